@@ -1,0 +1,43 @@
+# A thin door to CMake. `make demo` and `make test` do all the set-up a fresh Debian 12 machine needs.
+JOBS ?= $(shell nproc)
+
+.PHONY: help setup build demo test bench asan tsan fuzz format check-format clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+setup:           ## install the packages the build needs (nothing that is there already)
+	@tools/setup.sh
+
+build: setup     ## build everything into build/dev
+	@cmake --preset dev >/dev/null
+	@cmake --build --preset dev -j $(JOBS)
+
+demo: build      ## show the product at work
+	@tools/demo.sh build/dev/bin/nvshare
+
+test: build      ## run every test
+	@ctest --preset dev -j $(JOBS)
+
+bench: build     ## run the benchmarks that have a limit to keep
+	@tools/bench.sh build/dev
+
+asan tsan: setup ## run every test under a sanitizer
+	@cmake --preset $@ >/dev/null
+	@cmake --build --preset $@ -j $(JOBS)
+	@ctest --preset $@ -j $(JOBS)
+
+fuzz:            ## run the fuzz targets for a bounded time (FUZZ_SECONDS each, 60)
+	@tools/setup.sh --ci
+	@cmake --preset fuzz >/dev/null
+	@cmake --build --preset fuzz -j $(JOBS)
+	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
+
+format:          ## format the sources
+	@git ls-files -co --exclude-standard '*.cpp' '*.h' | xargs -r clang-format-14 -i
+
+check-format:    ## fail when a source file is not formatted
+	@git ls-files -co --exclude-standard '*.cpp' '*.h' | xargs -r clang-format-14 --dry-run --Werror
+
+clean:           ## remove what was built
+	@rm -rf build
