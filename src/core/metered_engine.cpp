@@ -1,0 +1,465 @@
+#include "core/metered_engine.h"
+
+#include <algorithm>
+
+namespace nvshare::core {
+namespace {
+
+constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
+constexpr std::int64_t kFull = 1'000'000;      // parts per million
+constexpr Duration kDutyMemory = 200ms;        // how far back the duty looks
+constexpr std::int64_t kTurnsAbove = 950'000;  // together they want more than the GPU has
+constexpr std::int64_t kTogetherBelow = 850'000;
+
+Duration percent_of(Duration value, int percent) {
+  return value * percent / 100;
+}
+
+}  // namespace
+
+MeteredEngine::MeteredEngine(const Config& config, Time now)
+    : config_(config), now_(now), refill_rate_(kOne) {}
+
+// --- allowance
+// ------------------------------------------------------------------------------------
+
+Duration MeteredEngine::cap_of(const Share& share) const {
+  return std::max(percent_of(config_.burst_window, share.limit()), config_.turn);
+}
+
+// A throttled tenant waits until one turn is worth the hand-over.
+Duration MeteredEngine::resume_level() const {
+  return config_.turn;
+}
+
+void MeteredEngine::catch_up(Time now) {
+  refill_clock_ += (now - now_).count() * refill_rate_;
+  now_ = now;
+}
+
+Duration MeteredEngine::allowance_now(const Share& share) const {
+  const MeterAccount& account = share.meter;
+  if (!account.active) return account.allowance;
+  return account.allowance + from_fixed((refill_clock_ - account.mark) * share.limit() / 100);
+}
+
+void MeteredEngine::settle(Share& share) {
+  MeterAccount& account = share.meter;
+  if (!account.active) return;
+  // Whole nanoseconds go to the allowance; the mark keeps what is left of one.
+  const Fixed refill = (refill_clock_ - account.mark) * share.limit() / 100;
+  const Fixed whole = (refill >> kFixedBits) << kFixedBits;
+  account.allowance += from_fixed(whole);
+  account.mark = refill_clock_ - (refill - whole) * 100 / share.limit();
+}
+
+// What the tenant is entitled to, in hundredths of a percent.
+std::int64_t MeteredEngine::weight_of(const Share& share) const {
+  if (share.limited()) {
+    return std::max<std::int64_t>(
+        1, static_cast<std::int64_t>(share.limit() * 100 * refill_rate_ / kOne));
+  }
+  const int left = std::max(100 - limited_sum_, config_.best_effort_percent);
+  return std::max(1, left * 100 / std::max(1, unlimited_active_));
+}
+
+// The tenants that want the GPU have changed: the refill clock keeps the sum of entitlements at 100
+// %.
+void MeteredEngine::apply_load() {
+  const int room = unlimited_active_ > 0 ? 100 - config_.best_effort_percent : 100;
+  refill_rate_ = limited_sum_ > room ? kOne * room / limited_sum_ : kOne;
+}
+
+void MeteredEngine::activate(Share& share) {
+  MeterAccount& account = share.meter;
+  const Duration gap = now_ - account.idle_since;
+  // A short gap is part of a bursty client's rhythm and loses nothing. After a long one it starts
+  // afresh: debts are paid off, but nothing is saved up to run away with.
+  const bool short_gap = !account.fresh && gap <= config_.burst_window;
+  if (share.limited()) {
+    const Duration saved = account.allowance + percent_of(gap, share.limit());
+    account.allowance = short_gap ? std::min(saved, std::max(account.allowance, cap_of(share)))
+                        : account.fresh ? resume_level()
+                                        : std::min(saved, resume_level());
+  }
+  account.vtime = std::max(account.vtime, min_vtime_ - (short_gap ? gap.count() : 0));
+  account.mark = refill_clock_;
+  account.fresh = false;
+  account.active = true;
+  ++active_;
+  note_duty(share, Duration::zero(), now_);
+  duty_sum_ppm_ += account.duty_ppm;
+  (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
+}
+
+void MeteredEngine::deactivate(Share& share) {
+  MeterAccount& account = share.meter;
+  settle(share);
+  account.idle_since = now_;
+  account.active = false;
+  --active_;
+  duty_sum_ppm_ -= account.duty_ppm;
+  (share.limited() ? limited_sum_ : unlimited_active_) -= share.limited() ? share.limit() : 1;
+  if (account.throttled) {
+    throttled_.erase({account.resumes_at, share.seq, &share});
+    account.throttled = false;
+  }
+}
+
+// A client that stops and wants more at the same moment was never idle: looked at in decide().
+void MeteredEngine::deactivate_idle() {
+  for (Share* share : std::exchange(maybe_idle_, {})) {
+    if (share->wanting == 0 && share->meter.active) deactivate(*share);
+  }
+}
+
+// Moves a settled, active share to or from the throttled ones, as its allowance says.
+void MeteredEngine::note_allowance(Share& share) {
+  MeterAccount& account = share.meter;
+  if (account.throttled) {
+    throttled_.erase({account.resumes_at, share.seq, &share});
+    account.throttled = false;
+  } else if (account.allowance > Duration::zero()) {
+    return;
+  }
+  if (!share.limited() || account.allowance >= resume_level()) return;
+  account.throttled = true;
+  if (!share.first_throttle) share.first_throttle = now_;
+  const Fixed missing = to_fixed(resume_level() - account.allowance);
+  account.resumes_at = account.mark + missing * 100 / share.limit() + kOne;
+  throttled_.emplace(account.resumes_at, share.seq, &share);
+}
+
+void MeteredEngine::resume_refilled() {
+  while (!throttled_.empty() && std::get<0>(*throttled_.begin()) <= refill_clock_) {
+    Share& share = *std::get<2>(*throttled_.begin());
+    settle(share);
+    throttled_.erase(throttled_.begin());
+    share.meter.throttled = false;
+    enqueue_if_runnable(share);
+  }
+}
+
+// --- the run queue
+// --------------------------------------------------------------------------------
+
+void MeteredEngine::enqueue_if_runnable(Share& share) {
+  MeterAccount& account = share.meter;
+  if (account.runnable || account.throttled || share.ready.empty() || share.overdue > 0) return;
+  account.level = share.tenant->limits.priority - kLowestPriority;
+  Level& level = levels_[static_cast<std::size_t>(account.level)];
+  if (level.queue.empty()) level.waiting_since = now_;
+  level.queue.emplace(account.vtime, share.seq, &share);
+  account.runnable = true;
+  ++runnable_;
+}
+
+void MeteredEngine::dequeue(Share& share) {
+  MeterAccount& account = share.meter;
+  if (!account.runnable) return;
+  levels_[static_cast<std::size_t>(account.level)].queue.erase({account.vtime, share.seq, &share});
+  account.runnable = false;
+  --runnable_;
+}
+
+// The highest priority, where waiting counts as well: nobody waits for ever.
+int MeteredEngine::level_to_serve(Time now) const {
+  int best = -1;
+  std::int64_t best_score = 0;
+  for (int i = kLevels - 1; i >= 0; --i) {
+    const Level& level = levels_[static_cast<std::size_t>(i)];
+    if (level.queue.empty()) continue;
+    const std::int64_t score = i * config_.ageing.count() + (now - level.waiting_since).count();
+    if (best < 0 || score >= best_score) {
+      best = i;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+// --- the meter
+// ------------------------------------------------------------------------------------
+
+void MeteredEngine::note_duty(Share& share, Duration used, Time now) {
+  MeterAccount& account = share.meter;
+  const Duration passed = std::max(now - account.duty_at, used);
+  account.duty_at = now;
+  if (passed <= Duration::zero()) return;
+  const Duration weight = std::min(passed, kDutyMemory);
+  const std::int64_t sample =
+      static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * kFull / passed.count());
+  const std::int64_t before = account.duty_ppm;
+  account.duty_ppm += (sample - before) * weight.count() / kDutyMemory.count();
+  if (account.active) duty_sum_ppm_ += account.duty_ppm - before;
+}
+
+// Charges what the meter shows beyond what was charged for this grant already.
+void MeteredEngine::bill(Client& client, Duration used, Time now) {
+  Share& share = *client.share;
+  MeterAccount& account = share.meter;
+  settle(share);
+  const Duration new_use = used - client.reported;
+  client.reported = used;
+  note_duty(share, new_use, now);
+  Duration charge = new_use;
+  if (client.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
+    const Duration tail = std::min(new_use, now - client.dropped_at);
+    charge -= tail - percent_of(tail, config_.tail_billing_percent);
+  }
+  share.billed += to_fixed(charge);
+  const bool queued = account.runnable;
+  if (queued) dequeue(share);
+  account.vtime +=
+      static_cast<std::int64_t>(static_cast<Fixed>(charge.count()) * 10'000 / weight_of(share));
+  if (share.limited()) {
+    const Duration before = account.allowance;
+    account.allowance -= charge;
+    const Duration overrun = std::min(Duration::zero(), account.allowance);
+    if (before > Duration::zero() && config_.carryover_percent < 100) {
+      account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
+    }
+    note_allowance(share);
+  }
+  if (queued) enqueue_if_runnable(share);
+}
+
+// --- what the owner tells
+// -------------------------------------------------------------------------
+
+void MeteredEngine::attach(Share& share, Time now) {
+  catch_up(now);
+  share.meter.idle_since = now;
+  share.meter.duty_at = now;
+}
+
+void MeteredEngine::detach(Share& share) {
+  relimited_.erase(&share);
+  maybe_idle_.erase(&share);
+  if (share.meter.active) deactivate(share);
+}
+
+void MeteredEngine::before_limits_change(Share& share, Time now) {
+  catch_up(now);
+  dequeue(share);
+  if (share.meter.active) deactivate(share);
+}
+
+// What was used stays used: the allowance goes over as it is, and refills at the new rate from now.
+void MeteredEngine::after_limits_change(Share& share, Time) {
+  if (share.wanting > 0) {
+    activate(share);
+    if (share.limited()) note_allowance(share);
+    enqueue_if_runnable(share);
+  }
+  if (!share.held.empty()) relimited_.insert(&share);
+}
+
+void MeteredEngine::make_ready(Client& client, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  enter_ready(client, next_seq_++);
+  if (!share.meter.active) activate(share);
+  settle(share);
+  if (!share.meter.throttled && share.limited()) note_allowance(share);
+  enqueue_if_runnable(share);
+}
+
+void MeteredEngine::make_unready(Client& client, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  leave_ready(client);
+  if (share.ready.empty()) dequeue(share);
+  maybe_idle_.insert(&share);
+}
+
+void MeteredEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
+  catch_up(now);
+  running_.erase({client.grant_seq, &client});
+  enter_stopping(client, why, now, out);
+}
+
+// It goes on using the GPU; nobody waits for it, and its tenant gets nothing more until it stops.
+void MeteredEngine::mark_overdue(Client& client, Time now) {
+  catch_up(now);
+  bill(client, std::max(client.reported, now - client.granted_at), now);
+  enter_overdue(client);
+  dequeue(*client.share);
+  --slots_;
+}
+
+void MeteredEngine::release(Client& client, Duration used, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  if (client.phase == Phase::Overdue) {
+    used = now - client.granted_at;  // nobody else could be sure of the GPU
+  } else {
+    --slots_;
+  }
+  bill(client,
+       std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+  // A grant that was not used saves nothing beyond the cap.
+  share.meter.allowance =
+      std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
+  running_.erase({client.grant_seq, &client});
+  leave_running(client);
+  maybe_idle_.insert(&share);
+  enqueue_if_runnable(share);
+}
+
+void MeteredEngine::read_meter(Client& client, Duration used, Time now) {
+  catch_up(now);
+  bill(client,
+       std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+}
+
+// --- decisions
+// ------------------------------------------------------------------------------------
+
+// Somebody else could use the time that the holder's tenant has.
+bool MeteredEngine::contended(const Share& holder) const {
+  return runnable_ > (holder.meter.runnable ? 1 : 0) || !holder.ready.empty();
+}
+
+bool MeteredEngine::wants_turns() const {
+  if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
+  if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
+  if (limited_sum_ > 0) return true;
+  std::int64_t wanted = duty_sum_ppm_;
+  if (running_.size() == 1) {  // not metered since its grant: take it for busy
+    const Client& client = *running_.begin()->second;
+    const Duration unread = now_ - client.granted_at - client.reported;
+    if (unread > kDutyMemory) wanted += kFull - client.share->meter.duty_ppm;
+  }
+  return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
+}
+
+// When the holder of the turn is told to stop, if it has not by itself. A client with a budget
+// counts for itself; the double leaves room for gaps in its work and is the end for one that does
+// not count.
+std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
+  if (contended(*holder.share)) {
+    const bool counts_itself = holder.budget && *holder.budget <= config_.turn;
+    return holder.granted_at + (counts_itself ? 2 * config_.turn : config_.turn);
+  }
+  if (!holder.budget) return std::nullopt;
+  return holder.granted_at + 2 * *holder.budget + config_.turn;
+}
+
+void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
+  Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
+  level.waiting_since = now;
+  dequeue(share);
+  min_vtime_ = std::max(min_vtime_, share.meter.vtime);
+  Client& client = *share.ready.begin()->second;
+  const bool last = share.ready.size() == 1 && runnable_ == 0;
+  std::optional<Duration> budget;
+  if (share.limited()) budget = share.meter.allowance;
+  if (in_turns && !last) budget = std::min(budget.value_or(config_.turn), config_.turn);
+  start(client, budget, {.why = Why::HasBudget}, now, out);
+}
+
+void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
+                          Time now, Decisions& out) {
+  Share& share = *client.share;
+  share.meter.at_grant = share.meter.allowance;
+  enter_running(client, next_seq_++, budget, why, now, out);
+  running_.emplace(client.grant_seq, &client);
+  ++slots_;
+  enqueue_if_runnable(share);
+}
+
+void MeteredEngine::grant_now(Client& client, const Reason& why, Time now, Decisions& out) {
+  catch_up(now);
+  dequeue(*client.share);
+  start(client, std::nullopt, why, now, out);
+}
+
+void MeteredEngine::take_turns(Time now, Decisions& out) {
+  while (running_.size() > 1) {
+    stop(*running_.rbegin()->second, {.why = Why::ModeChanged}, now, out);
+  }
+  if (!running_.empty()) {
+    Client& holder = *running_.begin()->second;
+    const auto end = turn_end(holder);
+    if (end && now >= *end) stop(holder, {.why = Why::TurnOver}, now, out);
+  }
+  if (slots_ > 0) return;
+  const int level = level_to_serve(now);
+  if (level < 0) return;
+  Share& share = *std::get<2>(*levels_[static_cast<std::size_t>(level)].queue.begin());
+  settle(share);
+  grant_next_of(share, true, now, out);
+}
+
+void MeteredEngine::run_together(Time now, Decisions& out) {
+  for (int level = level_to_serve(now); level >= 0; level = level_to_serve(now)) {
+    Share& share = *std::get<2>(*levels_[static_cast<std::size_t>(level)].queue.begin());
+    settle(share);
+    grant_next_of(share, false, now, out);
+  }
+  if (running_.size() < 2 || now < sample_due_) return;
+  for (const auto& [seq, client] : running_) {
+    out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
+  }
+  sample_due_ = now + config_.sample_interval;
+}
+
+void MeteredEngine::decide(Time now, Decisions& out) {
+  catch_up(now);
+  deactivate_idle();
+  apply_load();
+  resume_refilled();
+  for (Share* share : std::exchange(relimited_, {})) {
+    while (!share->held.empty()) {
+      stop(*share->held.begin()->second, {.why = Why::LimitsChanged}, now, out);
+    }
+  }
+  turns_ = wants_turns();
+  if (turns_) {
+    take_turns(now, out);
+  } else {
+    run_together(now, out);
+  }
+}
+
+std::optional<Time> MeteredEngine::next_wakeup() const {
+  std::optional<Time> next;
+  const auto at = [&](Time time) { next = next ? std::min(*next, time) : time; };
+  if (!throttled_.empty()) {
+    const Fixed left = std::max<Fixed>(0, std::get<0>(*throttled_.begin()) - refill_clock_);
+    at(now_ + Duration{static_cast<Duration::rep>((left + refill_rate_ - 1) / refill_rate_)});
+  }
+  if (turns_ && !running_.empty()) {
+    if (const auto end = turn_end(*running_.begin()->second)) at(*end);
+  }
+  if (!turns_ && running_.size() > 1) at(std::max(sample_due_, now_));
+  return next;
+}
+
+Reason MeteredEngine::explain(const Client& client, Time now) const {
+  const Share& share = *client.share;
+  if (client.phase == Phase::Running) {
+    return {.why = running_.size() == 1 && !anyone_runnable() ? Why::RunningAlone : Why::Running};
+  }
+  if (share.overdue > 0) return {.why = Why::TenantOverdue};
+  if (share.meter.throttled) {
+    const Fixed left = std::max<Fixed>(0, share.meter.resumes_at - refill_clock_);
+    const Duration debt = -std::min(Duration::zero(), allowance_now(share));
+    return {.why = Why::OverLimit,
+            .used = debt,
+            .wait = Duration{static_cast<Duration::rep>(left / refill_rate_)} - (now - now_),
+            .count = share.limit()};
+  }
+  int before = 0;
+  for (int i = 0; i < kLevels; ++i) {
+    for (const auto& [vtime, seq, other] : levels_[static_cast<std::size_t>(i)].queue) {
+      const bool ahead =
+          i > share.meter.level || (i == share.meter.level && vtime < share.meter.vtime);
+      before += ahead && other != &share;
+    }
+  }
+  return {.why = Why::WaitsForTurn, .count = before + slots_};
+}
+
+}  // namespace nvshare::core
