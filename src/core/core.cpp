@@ -63,6 +63,11 @@ ClientState state_of(const Client& client) {
   return ClientState::Idle;
 }
 
+ClientView view_of(const Client& client) {
+  return {client.id,     client.tenant->id, client.gpu,    state_of(client),
+          client.demand, client.resident,   client.pinned, client.share->first_throttle};
+}
+
 }  // namespace
 
 class Core::Impl {
@@ -91,6 +96,10 @@ class Core::Impl {
     return to_text(gpus_.at(client.gpu).explain(client, std::max(now, now_)));
   }
 
+  std::optional<ClientView> view(ClientId id) const {
+    const auto it = clients_.find(id);
+    return it == clients_.end() ? std::nullopt : std::optional(view_of(it->second));
+  }
   Snapshot snapshot() const;
   const Config& config() const { return config_; }
 
@@ -454,12 +463,11 @@ Snapshot Core::Impl::snapshot() const {
                  .clients = static_cast<int>(gpu.clients().size()),
                  .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
     for (const auto& [tenant, share] : gpu.shares()) {
-      view.shares.push_back({tenant, id, from_fixed(share.billed), share.first_throttle});
+      view.shares.push_back({tenant, id, from_fixed(share.billed)});
     }
     for (const auto& [client_id, client] : gpu.clients()) {
       seen.running += client->phase == Phase::Running;
-      view.clients.push_back({client_id, client->tenant->id, id, state_of(*client), client->demand,
-                              client->resident, client->pinned});
+      view.clients.push_back(view_of(*client));
     }
     view.gpus.push_back(seen);
   }
@@ -478,6 +486,9 @@ std::optional<Time> Core::next_wakeup() const {
 }
 Result<std::string> Core::explain(ClientId client, Time now) const {
   return impl_->explain(client, now);
+}
+std::optional<ClientView> Core::view(ClientId client) const {
+  return impl_->view(client);
 }
 Snapshot Core::snapshot() const {
   return impl_->snapshot();

@@ -38,6 +38,8 @@ class Core {
 
   // Why the client runs or waits, in words that can be shown.
   Result<std::string> explain(ClientId client, Time now) const;
+  // One client, or nothing when it is not known; all there is.
+  std::optional<ClientView> view(ClientId client) const;
   Snapshot snapshot() const;
   const Config& config() const;
 

@@ -82,7 +82,8 @@ void MeteredEngine::activate(Share& share) {
                         : account.fresh ? resume_level()
                                         : std::min(saved, resume_level());
   }
-  account.vtime = std::max(account.vtime, min_vtime_ - (short_gap ? gap.count() : 0));
+  const Duration lag = short_gap ? config_.burst_window : Duration::zero();
+  account.vtime = std::max(account.vtime, min_vtime_ - lag.count());
   account.mark = refill_clock_;
   account.fresh = false;
   account.active = true;

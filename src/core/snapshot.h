@@ -22,6 +22,7 @@ struct ClientView {
   Bytes allocated{};
   Bytes resident{};
   Bytes pinned{};
+  std::optional<Time> first_throttle;  // of its tenant on this GPU
 };
 
 // A tenant on one GPU.
@@ -29,7 +30,6 @@ struct ShareView {
   TenantId tenant;
   GpuId gpu;
   Duration billed{};
-  std::optional<Time> first_throttle;
 };
 
 struct GpuView {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,8 +67,9 @@ struct Scenario {
   std::string name;
   std::string about;
   Duration lasts = 2s;
-  // Nobody starts anything after `lasts`, but turns begun before are played to their end.
-  bool finish_turns = false;
+  // Longer or shorter under some policies: where a policy's rounds are not the window's length, the
+  // scenario can be watched for one of its rounds.
+  std::map<core::ComputePolicy, Duration> lasts_under;
   Bytes link_per_second = gib(50);  // what moving memory really takes
   core::Config config;
   std::vector<GpuSpec> gpus;
