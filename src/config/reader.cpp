@@ -44,7 +44,7 @@ std::string TableReader::path_of(std::string_view key) const {
 }
 
 const Value* TableReader::find(std::string_view key) {
-  known_.emplace_back(key);
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
   const Entry* found = entry(key);
   return found ? &found->value : nullptr;
 }
@@ -141,6 +141,7 @@ void TableReader::problem(std::string_view key, std::string_view what) {
 }
 
 void TableReader::missing(std::string_view key, std::string_view what) {
+  if (table_->kind != Kind::Table) return;  // has been reported
   problems_->add(table_->place, path_of(key), fmt::format("is missing: {}", what));
 }
 
