@@ -91,11 +91,19 @@ void read_clients(TableReader& root, Scenario& scenario, bool config_is_good) {
   }
 }
 
+// The file's name, with what could upset a terminal or a picture taken out of it.
+std::string name_from(const std::string& source) {
+  std::string name = std::filesystem::path(source).stem().string();
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return name;
+}
+
 Scenario read_scenario(const config::Value& document, const std::string& source,
                        Problems& problems) {
   Scenario scenario;
   TableReader root(document, "", problems);
-  scenario.name = root.text("name").value_or(std::filesystem::path(source).stem().string());
+  scenario.name = root.text("name").value_or(name_from(source));
   scenario.about = root.text("about").value_or("");
   scenario.lasts = root.duration("lasts", kShortestPlay, kLongestTime).value_or(scenario.lasts);
   if (auto table = root.table("lasts_under")) {

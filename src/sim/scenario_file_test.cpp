@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "sim/simulator.h"
+
 namespace nvshare::sim {
 namespace {
 
@@ -282,6 +284,32 @@ TEST(BuiltIns, AllParseAndSayWhatTheyShow) {
     EXPECT_EQ(parsed.errors, Lines{});
     EXPECT_EQ(parsed.scenario.name, one.name);
     EXPECT_FALSE(parsed.scenario.about.empty()) << one.name;
+  }
+}
+
+// What the requirement expects of memory: pods that fit stay, pods that do not take turns.
+TEST(BuiltIns, PlayUnderEveryPolicy) {
+  for (const BuiltIn& one : built_in_scenarios()) {
+    for (core::ComputePolicy policy : core::kComputePolicies) {
+      SCOPED_TRACE(std::string(one.name) + " under " + std::string(core::name_of(policy)));
+      Scenario scenario = parse_scenario(one.toml, std::string(one.name)).scenario;
+      scenario.config.policy = policy;
+      const auto report = run(scenario);
+      ASSERT_TRUE(report) << report.error().message;
+      for (const ClientReport& client : report->clients) {
+        EXPECT_GT(client.gpu_time, 0s) << client.name;
+        if (one.name == "seed-002-co-locate") {
+          EXPECT_EQ(client.moved_out, Bytes{0});
+        }
+        if (one.name == "seed-002-oversubscribed") {
+          EXPECT_GT(client.moved_out, gib(1));
+        }
+        if (one.name == "seed-002-4x12") {
+          ASSERT_TRUE(client.finished);
+          EXPECT_LT(*client.finished - Time{}, 5h) << "the requirement hopes for 4";
+        }
+      }
+    }
   }
 }
 
