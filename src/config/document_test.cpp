@@ -44,6 +44,19 @@ TEST(ParseToml, RefusesNestingWithoutEnd) {
   EXPECT_FALSE(parse_toml("a = " + std::string(100000, '['), "s.toml"));
 }
 
+// The library's own answer to these is undefined.
+TEST(ParseToml, TakesEveryCharacterInQuotesAndRefusesOddOnesOutside) {
+  EXPECT_FALSE(parse_toml("nam.\xef\xbb\xbe", "s.toml"));
+  EXPECT_FALSE(parse_toml("a = 1 \xef\xb8\x8f\n", "s.toml"));
+  EXPECT_FALSE(parse_toml("\xc8\x82", "s.toml"));
+  const std::string text = "\xef\xac\xa6 \xe2\x9a\xa0\xef\xb8\x8f \xef\xbb\xbe \xef\xac\xa5";
+  const auto root = parse_toml("a = \"" + text + "\"\n\"" + text + "\" = 1\n", "s.toml");
+  ASSERT_TRUE(root) << root.error().message;
+  ASSERT_EQ(root->entries.size(), 2u);
+  EXPECT_EQ(root->entries[0].value.text, text);
+  EXPECT_EQ(root->entries[1].key, text);
+}
+
 #else
 
 TEST(ParseToml, SaysThatTheBuildHasNone) {

@@ -3,25 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "base/suggest.h"
 
 namespace nvshare::config {
 
 void Problems::add(Place place, std::string_view key, std::string_view what) {
-  found_.push_back({place, key.empty() ? std::string(what) : fmt::format("{}: {}", key, what)});
+  found_.emplace(std::pair{place.line, place.column},
+                 key.empty() ? std::string(what) : fmt::format("{}: {}", key, what));
 }
 
 std::vector<std::string> Problems::lines() const {
-  std::vector<Problem> sorted = found_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Problem& a, const Problem& b) {
-    return std::tie(a.place.line, a.place.column) < std::tie(b.place.line, b.place.column);
-  });
   std::vector<std::string> lines;
-  for (const Problem& problem : sorted) {
-    lines.push_back(fmt::format("{}:{}:{}: {}", source_, problem.place.line, problem.place.column,
-                                problem.text));
+  for (const auto& [place, text] : found_) {
+    lines.push_back(fmt::format("{}:{}:{}: {}", source_, place.first, place.second, text));
   }
   return lines;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,12 +24,8 @@ class Problems {
   std::vector<std::string> lines() const;
 
  private:
-  struct Problem {
-    Place place;
-    std::string text;
-  };
   std::string source_;
-  std::vector<Problem> found_;
+  std::multimap<std::pair<int, int>, std::string> found_;  // by line and column
 };
 
 // A word of a document and what it stands for.
