@@ -146,6 +146,7 @@ Wanted read_wanted(const Arguments& arguments, std::vector<std::string>& errors)
     read_policies(*policy, wanted, errors);
   }
   if (const auto format = arguments.value("format")) read_format(*format, wanted, errors);
+  if (arguments.has("brief") && wanted.render == sim::to_table) wanted.spans = false;
   if (const auto lasts = arguments.value("lasts")) read_lasts(*lasts, wanted, errors);
   return wanted;
 }
@@ -209,6 +210,7 @@ Command sim_command() {
       {"show", 0, "NAME", "print a built-in scenario, to copy and change"},
       {"policy", 'p', "P", "instead of the scenario's: a policy, several with commas, or all"},
       {"format", 'f', "F", "table (default), json or svg"},
+      {"brief", 'b', "", "tables only, no timelines; several policies are only compared"},
       {"output", 'o', "FILE", "write there instead of to standard output"},
       {"lasts", 0, "TIME", "play this long, such as 10s, instead of the scenario's time"},
   };

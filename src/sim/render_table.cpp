@@ -244,14 +244,16 @@ std::string comparison(const std::vector<Report>& reports) {
 std::string to_table(const Scenario& scenario, const std::vector<Report>& reports) {
   std::string text = scenario.name + "\n";
   if (!scenario.about.empty()) text += wrapped(scenario.about) + "\n";
+  const bool lanes = std::any_of(reports.begin(), reports.end(), [](const Report& report) {
+    return any_client(report, [](const auto& client) { return !client.spans.empty(); });
+  });
   if (reports.size() > 1) text += "\n" + comparison(reports);
-  bool lanes = false;
-  for (const Report& report : reports) {
-    text += "\n" + block(scenario, report);
-    lanes = lanes || any_client(report, [](const auto& c) { return !c.spans.empty(); });
+  if (reports.size() == 1 || lanes) {
+    for (const Report& report : reports) text += "\n" + block(scenario, report);
   }
-  if (lanes)
+  if (lanes) {
     text += "\n  █▓▒░ holds the GPU all or part of the time   · there, but not on the GPU\n";
+  }
   return text;
 }
 

@@ -149,6 +149,17 @@ TEST(ToTable, ComparesSeveralPolicies) {
   EXPECT_TRUE(contains(table, "policy fair:")) << table;
 }
 
+TEST(ToTable, OnlyComparesWithoutSpans) {
+  Report report = made_up();
+  for (ClientReport& client : report.clients) client.spans.clear();
+  const std::string several = to_table(two_clients(), {report, report});
+  EXPECT_TRUE(contains(several, "GPU busy  played ms")) << several;
+  EXPECT_FALSE(contains(several, "policy weighted:")) << several;
+  const std::string one = to_table(two_clients(), {report});
+  EXPECT_TRUE(contains(one, "policy weighted:")) << one;
+  EXPECT_FALSE(contains(one, "|")) << one;
+}
+
 TEST(ToTable, CountsClientsItHasNoRoomFor) {
   Report report = made_up();
   report.clients.resize(1000, report.clients[1]);
