@@ -67,6 +67,8 @@ std::string to_text(const Reason& r) {
       return "its memory fits";
     case Why::NextInLine:
       return "is next in line and there is room";
+    case Why::FillsGap:
+      return "a smaller client can run in this room until its turn comes";
     case Why::Grew:
       return fmt::format("its memory grew and {} do not fit now", to_text(r.bytes));
     case Why::ReserveGrew:

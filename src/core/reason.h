@@ -34,6 +34,7 @@ enum class Why {
   LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
   Fits,
   NextInLine,
+  FillsGap,
   Grew,         // the client's own allocation no longer fits
   ReserveGrew,  // more processes, less room
   DropIgnored,

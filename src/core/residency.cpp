@@ -163,7 +163,7 @@ void Residency::moved(Client& client, Bytes resident, Duration took, Time now, D
   leaving_ -= out_by;
   set_resident(client, resident);
   set_incoming(client, client.incoming - in_by);
-  client.moved_in += in_by;
+  client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
   if (in_by > kNothing && client.complete()) {
     complete(client, now, out);
   } else {
@@ -274,7 +274,9 @@ void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>&
 }
 
 // While the first in the queue waits for room: who fits into what is free may run until then, and
-// the rest of the free room takes in what it can of the first one's memory ahead of its turn.
+// the rest of the free room takes in what it can of the first one's memory ahead of its turn. What
+// came in ahead goes back when somebody can run in its place: it was not touched yet, so that is
+// cheap.
 void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
   if (leaving_ == kNothing && rotation_at_) {
     int looked_at = 0;
@@ -283,7 +285,16 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       ++looked_at;
       if (&client == &head) continue;
       const Bytes need = client.demand - client.resident - client.incoming;
-      if (client.outgoing > kNothing || need > free() || !can_ever_fit(client)) continue;
+      if (client.outgoing > kNothing || !can_ever_fit(client)) continue;
+      if (need > free()) {
+        const Bytes ahead =
+            head.incoming == kNothing ? std::min(head.moved_in, head.movable()) : kNothing;
+        if (need > free() + ahead) continue;
+        unlist(head);
+        send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, out);
+        list(head);
+        return;
+      }
       admit(client, need, *rotation_at_, Why::Fits, out);
       if (client.complete()) complete(client, now, out);
     }
