@@ -395,8 +395,9 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
 Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  const Bytes change = e.resident - client->resident;
-  if (change > client->incoming || Bytes{} - change > client->outgoing || e.took.count() < 0) {
+  const bool possible = e.resident <= client->resident + client->incoming &&
+                        e.resident >= client->resident - client->outgoing;
+  if (!possible || e.took.count() < 0) {
     return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);

@@ -133,10 +133,16 @@ void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
   }
 }
 
-// What ran without rules stops, and comes back under them.
+// What ran without rules stops, and comes back under them. What it has used until then is free.
 void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   const bool was_on = std::exchange(scheduling_, on);
-  if (!on || was_on) return;
+  if (on == was_on) return;
+  for (const auto& [id, client] : clients_) {
+    const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
+    if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
+  }
+  engine_->set_billing(on, now);
+  if (!on) return;
   for (const auto& [id, client] : clients_) {
     if (client->phase == Phase::Running) {
       engine_->stop(*client, {.why = Why::ModeChanged}, now, out);

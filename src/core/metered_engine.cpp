@@ -49,7 +49,11 @@ void MeteredEngine::settle(Share& share) {
   // Whole nanoseconds go to the allowance; the mark keeps what is left of one.
   const Fixed refill = (refill_clock_ - account.mark) * share.limit() / 100;
   const Fixed whole = (refill >> kFixedBits) << kFixedBits;
+  const Duration before = account.allowance;
   account.allowance += from_fixed(whole);
+  // Without a limit there is nothing to save: only what is owed is paid off.
+  if (!share.limited())
+    account.allowance = std::min(account.allowance, std::max(before, config_.turn));
   account.mark = refill_clock_ - (refill - whole) * 100 / share.limit();
 }
 
@@ -202,6 +206,7 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   settle(share);
   const Duration new_use = used - client.reported;
   client.reported = used;
+  if (!billing_) return;
   note_duty(share, new_use, now);
   Duration charge = new_use;
   if (client.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
@@ -215,7 +220,8 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
       static_cast<std::int64_t>(static_cast<Fixed>(charge.count()) * 10'000 / weight_of(share));
   if (share.limited()) {
     const Duration before = account.allowance;
-    account.allowance -= charge;
+    account.allowance -=
+        std::min(charge, std::max(Duration::zero(), now - account.unlimited_until));
     const Duration overrun = std::min(Duration::zero(), account.allowance);
     if (before > Duration::zero() && config_.carryover_percent < 100) {
       account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
@@ -244,10 +250,13 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
   catch_up(now);
   dequeue(share);
   if (share.meter.active) deactivate(share);
+  if (!share.limited()) share.meter.unlimited_until = now;
 }
 
-// What was used stays used: the allowance goes over as it is, and refills at the new rate from now.
+// What was used stays used: debt goes over as it is and is paid off at the new rate from now. What
+// was saved goes over as far as the new limit would have let it be saved.
 void MeteredEngine::after_limits_change(Share& share, Time) {
+  share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
   if (share.wanting > 0) {
     activate(share);
     if (share.limited()) note_allowance(share);
@@ -314,6 +323,11 @@ void MeteredEngine::read_meter(Client& client, Duration used, Time now) {
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
 }
 
+void MeteredEngine::set_billing(bool on, Time now) {
+  catch_up(now);
+  billing_ = on;
+}
+
 // --- decisions
 // ------------------------------------------------------------------------------------
 
@@ -345,6 +359,11 @@ std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   }
   if (!holder.budget) return std::nullopt;
   return holder.granted_at + 2 * *holder.budget + config_.turn;
+}
+
+Reason MeteredEngine::why_over(const Client& holder) const {
+  if (contended(*holder.share) || !holder.budget) return {.why = Why::TurnOver};
+  return {.why = Why::BudgetSpent, .used = now_ - holder.granted_at, .quota = *holder.budget};
 }
 
 void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
@@ -383,7 +402,7 @@ void MeteredEngine::take_turns(Time now, Decisions& out) {
   if (!running_.empty()) {
     Client& holder = *running_.begin()->second;
     const auto end = turn_end(holder);
-    if (end && now >= *end) stop(holder, {.why = Why::TurnOver}, now, out);
+    if (end && now >= *end) stop(holder, why_over(holder), now, out);
   }
   if (slots_ > 0) return;
   const int level = level_to_serve(now);

@@ -33,6 +33,7 @@ class MeteredEngine final : public ComputeEngine {
   void mark_overdue(Client& client, Time now) override;
   void release(Client& client, Duration used, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
+  void set_billing(bool on, Time now) override;
   void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
   void decide(Time now, Decisions& out) override;
   std::optional<Time> next_wakeup() const override;
@@ -72,6 +73,7 @@ class MeteredEngine final : public ComputeEngine {
   bool wants_turns() const;
   int level_to_serve(Time now) const;
   std::optional<Time> turn_end(const Client& holder) const;
+  Reason why_over(const Client& holder) const;
   void take_turns(Time now, Decisions& out);
   void run_together(Time now, Decisions& out);
   void start(Client& client, std::optional<Duration> budget, const Reason& why, Time now,
@@ -87,6 +89,7 @@ class MeteredEngine final : public ComputeEngine {
   int active_ = 0;
   std::int64_t duty_sum_ppm_ = 0;  // of active tenants
   bool turns_ = false;
+  bool billing_ = true;
   Time sample_due_{};
 
   std::uint64_t next_seq_ = 1;

@@ -69,7 +69,8 @@ struct MeterAccount {
   bool active = false;
   bool fresh = true;  // has never been active
   bool throttled = false;
-  Fixed resumes_at = 0;  // on the refill clock; valid when throttled
+  Fixed resumes_at = 0;    // on the refill clock; valid when throttled
+  Time unlimited_until{};  // what was used before this was under no limit
   std::int64_t vtime = 0;
   bool runnable = false;      // stands in the run queue
   int level = 0;              // of the run queue it stands in

@@ -31,7 +31,7 @@ std::optional<Fixed> WindowEngine::quota_of(const Share& share) const {
 }
 
 void WindowEngine::advance_clock(Time now) {
-  Fixed passed = to_fixed(now - clock_at_);
+  Fixed passed = billing_ ? to_fixed(now - clock_at_) : 0;
   if (rules_.divide_bill && running_ > 1) passed /= running_;
   clock_ += passed;
   clock_at_ = now;
@@ -268,6 +268,12 @@ void WindowEngine::release(Client& client, Duration, Time now) {
 
 void WindowEngine::read_meter(Client&, Duration, Time now) {
   catch_up(now);
+}
+
+// The bill clock stands still.
+void WindowEngine::set_billing(bool on, Time now) {
+  catch_up(now);
+  billing_ = on;
 }
 
 // --- decisions

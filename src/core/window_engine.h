@@ -29,6 +29,7 @@ class WindowEngine final : public ComputeEngine {
   void mark_overdue(Client& client, Time now) override;
   void release(Client& client, Duration used, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
+  void set_billing(bool on, Time now) override;
   void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
   void decide(Time now, Decisions& out) override;
   std::optional<Time> next_wakeup() const override;
@@ -70,6 +71,7 @@ class WindowEngine final : public ComputeEngine {
   Load load_changed_;  // as told since; takes effect in decide()
 
   Fixed clock_ = 0;
+  bool billing_ = true;
   Time clock_at_;
   Time window_start_;
   std::int64_t window_no_ = 0;

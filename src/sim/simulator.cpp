@@ -300,8 +300,9 @@ void Simulator::obey(const core::MemoryRefused& d) {
       Error{fmt::format("client {} does not get its memory", process_of(d.client).report.name)};
 }
 
+// The shell ends it, once the core has finished speaking.
 void Simulator::obey(const core::Overdue& d) {
-  if (d.end) told_.push_back(core::ClientGone{d.client});
+  if (d.end) at(now_, Happening::Leaves, process_of(d.client).id);
 }
 
 void Simulator::obey(const core::ReadMeter& d) {
