@@ -392,7 +392,10 @@ void Simulator::next_phase(Process& p, std::size_t step) {
   p.kind = phases[p.phase].kind;
   at(now_ + phases[p.phase].lasts, Happening::NextPhase, p.id, step + 1);
   if (p.kind == WorkloadKind::Idle) {
-    if (p.granted) p.burst_end = p.done, p.kind = WorkloadKind::Bursty, rewatch(p);
+    // What it still waits for it does not want any more: it lets go as soon as it gets it.
+    p.kind = WorkloadKind::Bursty;
+    p.burst_end = p.done;
+    if (p.granted) rewatch(p);
     return;
   }
   if (!p.wants) return ask_for_work(p);

@@ -85,6 +85,31 @@ TEST(Metered, PairsGetTheirLimitsInEveryMix) {
   }
 }
 
+// The promise holds beside best effort however the third one behaves: who has no limit gives way.
+TEST(Metered, BestEffortGivesWayToLimits) {
+  for (int priority : {0, 5}) {
+    SCOPED_TRACE(priority);
+    Scenario scenario = metered();
+    scenario.clients = {saturating("training", 40, 2ms), bursty("service", 30, 20ms, 60ms),
+                        saturating("notebook", 100, 500us)};
+    scenario.clients[1].limits.priority = priority;
+    const Report report = play(scenario);
+    EXPECT_NEAR(share_of(report, 0), 40, 0.5);
+    EXPECT_NEAR(share_of(report, 1), 25, 2);
+    EXPECT_GE(report.gpus[0].utilization_percent, 99.9);
+  }
+}
+
+// Best effort is never starved, even by tenants that wake with what they have saved.
+TEST(Metered, BestEffortKeepsItsFloor) {
+  Scenario scenario = metered();
+  scenario.clients = {bursty("A", 50, 300ms, 300ms), bursty("B", 49, 300ms, 300ms),
+                      saturating("notebook", 100, 2ms)};
+  const Report report = play(scenario);
+  EXPECT_GE(share_of(report, 2), 5);
+  EXPECT_LE(report.clients[2].longest_wait, 250ms);
+}
+
 // A bursty client catches up after its gaps: beside a saturating one it has what it is promised.
 TEST(Metered, BurstyBesideSaturating) {
   for (int other : {50, 100}) {
