@@ -27,6 +27,7 @@ void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::option
   client.granted_at = now;
   client.budget = budget;
   client.reported = Duration::zero();
+  client.charged_ahead = Duration::zero();
   client.share->held.emplace(seq, &client);
   ++client.share->running;
   out.push_back({Grant{client.id, budget}, why});

@@ -1,149 +1,18 @@
 #include "core/metered_engine.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace nvshare::core {
 namespace {
 
-constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
-constexpr std::int64_t kFull = 1'000'000;      // parts per million
-constexpr Duration kDutyMemory = 200ms;        // how far back the duty looks
-constexpr std::int64_t kTurnsAbove = 950'000;  // together they want more than the GPU has
+constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
 constexpr std::int64_t kTogetherBelow = 850'000;
-
-Duration percent_of(Duration value, int percent) {
-  return value * percent / 100;
-}
 
 }  // namespace
 
 MeteredEngine::MeteredEngine(const Config& config, Time now)
     : config_(config), now_(now), refill_rate_(kOne) {}
-
-// --- allowance
-// ------------------------------------------------------------------------------------
-
-Duration MeteredEngine::cap_of(const Share& share) const {
-  return std::max(percent_of(config_.burst_window, share.limit()), config_.turn);
-}
-
-// A throttled tenant waits until one turn is worth the hand-over.
-Duration MeteredEngine::resume_level() const {
-  return config_.turn;
-}
-
-void MeteredEngine::catch_up(Time now) {
-  refill_clock_ += (now - now_).count() * refill_rate_;
-  now_ = now;
-}
-
-Duration MeteredEngine::allowance_now(const Share& share) const {
-  const MeterAccount& account = share.meter;
-  if (!account.active) return account.allowance;
-  return account.allowance + from_fixed((refill_clock_ - account.mark) * share.limit() / 100);
-}
-
-void MeteredEngine::settle(Share& share) {
-  MeterAccount& account = share.meter;
-  if (!account.active) return;
-  // Whole nanoseconds go to the allowance; the mark keeps what is left of one.
-  const Fixed refill = (refill_clock_ - account.mark) * share.limit() / 100;
-  const Fixed whole = (refill >> kFixedBits) << kFixedBits;
-  const Duration before = account.allowance;
-  account.allowance += from_fixed(whole);
-  // Without a limit there is nothing to save: only what is owed is paid off.
-  if (!share.limited())
-    account.allowance = std::min(account.allowance, std::max(before, config_.turn));
-  account.mark = refill_clock_ - (refill - whole) * 100 / share.limit();
-}
-
-// What the tenant is entitled to, in hundredths of a percent.
-std::int64_t MeteredEngine::weight_of(const Share& share) const {
-  if (share.limited()) {
-    return std::max<std::int64_t>(
-        1, static_cast<std::int64_t>(share.limit() * 100 * refill_rate_ / kOne));
-  }
-  const int left = std::max(100 - limited_sum_, config_.best_effort_percent);
-  return std::max(1, left * 100 / std::max(1, unlimited_active_));
-}
-
-// The tenants that want the GPU have changed: the refill clock keeps the sum of entitlements at 100
-// %.
-void MeteredEngine::apply_load() {
-  const int room = unlimited_active_ > 0 ? 100 - config_.best_effort_percent : 100;
-  refill_rate_ = limited_sum_ > room ? kOne * room / limited_sum_ : kOne;
-}
-
-void MeteredEngine::activate(Share& share) {
-  MeterAccount& account = share.meter;
-  const Duration gap = now_ - account.idle_since;
-  // A short gap is part of a bursty client's rhythm and loses nothing. After a long one it starts
-  // afresh: debts are paid off, but nothing is saved up to run away with.
-  const bool short_gap = !account.fresh && gap <= config_.burst_window;
-  if (share.limited()) {
-    const Duration saved = account.allowance + percent_of(gap, share.limit());
-    account.allowance = short_gap ? std::min(saved, std::max(account.allowance, cap_of(share)))
-                        : account.fresh ? resume_level()
-                                        : std::min(saved, resume_level());
-  }
-  const Duration lag = short_gap ? config_.burst_window : Duration::zero();
-  account.vtime = std::max(account.vtime, min_vtime_ - lag.count());
-  account.mark = refill_clock_;
-  account.fresh = false;
-  account.active = true;
-  ++active_;
-  note_duty(share, Duration::zero(), now_);
-  duty_sum_ppm_ += account.duty_ppm;
-  (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
-}
-
-void MeteredEngine::deactivate(Share& share) {
-  MeterAccount& account = share.meter;
-  settle(share);
-  account.idle_since = now_;
-  account.active = false;
-  --active_;
-  duty_sum_ppm_ -= account.duty_ppm;
-  (share.limited() ? limited_sum_ : unlimited_active_) -= share.limited() ? share.limit() : 1;
-  if (account.throttled) {
-    throttled_.erase({account.resumes_at, share.seq, &share});
-    account.throttled = false;
-  }
-}
-
-// A client that stops and wants more at the same moment was never idle: looked at in decide().
-void MeteredEngine::deactivate_idle() {
-  for (Share* share : std::exchange(maybe_idle_, {})) {
-    if (share->wanting == 0 && share->meter.active) deactivate(*share);
-  }
-}
-
-// Moves a settled, active share to or from the throttled ones, as its allowance says.
-void MeteredEngine::note_allowance(Share& share) {
-  MeterAccount& account = share.meter;
-  if (account.throttled) {
-    throttled_.erase({account.resumes_at, share.seq, &share});
-    account.throttled = false;
-  } else if (account.allowance > Duration::zero()) {
-    return;
-  }
-  if (!share.limited() || account.allowance >= resume_level()) return;
-  account.throttled = true;
-  if (!share.first_throttle) share.first_throttle = now_;
-  const Fixed missing = to_fixed(resume_level() - account.allowance);
-  account.resumes_at = account.mark + missing * 100 / share.limit() + kOne;
-  throttled_.emplace(account.resumes_at, share.seq, &share);
-}
-
-void MeteredEngine::resume_refilled() {
-  while (!throttled_.empty() && std::get<0>(*throttled_.begin()) <= refill_clock_) {
-    Share& share = *std::get<2>(*throttled_.begin());
-    settle(share);
-    throttled_.erase(throttled_.begin());
-    share.meter.throttled = false;
-    enqueue_if_runnable(share);
-  }
-}
 
 // --- the run queue
 // --------------------------------------------------------------------------------
@@ -183,61 +52,12 @@ int MeteredEngine::level_to_serve(Time now) const {
   return best;
 }
 
-// --- the meter
-// ------------------------------------------------------------------------------------
-
-void MeteredEngine::note_duty(Share& share, Duration used, Time now) {
-  MeterAccount& account = share.meter;
-  const Duration passed = std::max(now - account.duty_at, used);
-  account.duty_at = now;
-  if (passed <= Duration::zero()) return;
-  const Duration weight = std::min(passed, kDutyMemory);
-  const std::int64_t sample =
-      static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * kFull / passed.count());
-  const std::int64_t before = account.duty_ppm;
-  account.duty_ppm += (sample - before) * weight.count() / kDutyMemory.count();
-  if (account.active) duty_sum_ppm_ += account.duty_ppm - before;
-}
-
-// Charges what the meter shows beyond what was charged for this grant already.
-void MeteredEngine::bill(Client& client, Duration used, Time now) {
-  Share& share = *client.share;
-  MeterAccount& account = share.meter;
-  settle(share);
-  const Duration new_use = used - client.reported;
-  client.reported = used;
-  if (!billing_) return;
-  note_duty(share, new_use, now);
-  Duration charge = new_use;
-  if (client.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
-    const Duration tail = std::min(new_use, now - client.dropped_at);
-    charge -= tail - percent_of(tail, config_.tail_billing_percent);
-  }
-  share.billed += to_fixed(charge);
-  const bool queued = account.runnable;
-  if (queued) dequeue(share);
-  account.vtime +=
-      static_cast<std::int64_t>(static_cast<Fixed>(charge.count()) * 10'000 / weight_of(share));
-  if (share.limited()) {
-    const Duration before = account.allowance;
-    account.allowance -=
-        std::min(charge, std::max(Duration::zero(), now - account.unlimited_until));
-    const Duration overrun = std::min(Duration::zero(), account.allowance);
-    if (before > Duration::zero() && config_.carryover_percent < 100) {
-      account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
-    }
-    note_allowance(share);
-  }
-  if (queued) enqueue_if_runnable(share);
-}
-
 // --- what the owner tells
 // -------------------------------------------------------------------------
 
 void MeteredEngine::attach(Share& share, Time now) {
   catch_up(now);
   share.meter.idle_since = now;
-  share.meter.duty_at = now;
 }
 
 void MeteredEngine::detach(Share& share) {
@@ -268,7 +88,9 @@ void MeteredEngine::after_limits_change(Share& share, Time) {
 void MeteredEngine::make_ready(Client& client, Time now) {
   catch_up(now);
   Share& share = *client.share;
+  note_duty(client, Duration::zero(), now);
   enter_ready(client, next_seq_++);
+  duty_sum_ppm_ += client.duty_ppm;
   if (!share.meter.active) activate(share);
   settle(share);
   if (!share.meter.throttled && share.limited()) note_allowance(share);
@@ -279,12 +101,14 @@ void MeteredEngine::make_unready(Client& client, Time now) {
   catch_up(now);
   Share& share = *client.share;
   leave_ready(client);
+  duty_sum_ppm_ -= client.duty_ppm;
   if (share.ready.empty()) dequeue(share);
   maybe_idle_.insert(&share);
 }
 
 void MeteredEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
+  charge_ahead(client);
   running_.erase({client.grant_seq, &client});
   enter_stopping(client, why, now, out);
 }
@@ -313,6 +137,7 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
       std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
   running_.erase({client.grant_seq, &client});
   leave_running(client);
+  duty_sum_ppm_ -= client.duty_ppm;
   maybe_idle_.insert(&share);
   enqueue_if_runnable(share);
 }
@@ -344,7 +169,7 @@ bool MeteredEngine::wants_turns() const {
   if (running_.size() == 1) {  // not metered since its grant: take it for busy
     const Client& client = *running_.begin()->second;
     const Duration unread = now_ - client.granted_at - client.reported;
-    if (unread > kDutyMemory) wanted += kFull - client.share->meter.duty_ppm;
+    if (unread > kDutyMemory) wanted += kFull - client.duty_ppm;
   }
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
@@ -419,9 +244,12 @@ void MeteredEngine::run_together(Time now, Decisions& out) {
     grant_next_of(share, false, now, out);
   }
   if (running_.size() < 2 || now < sample_due_) return;
+  std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
   for (const auto& [seq, client] : running_) {
     out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
+    lowest = std::min(lowest, client->share->meter.vtime);
   }
+  min_vtime_ = std::max(min_vtime_, lowest);  // who joins starts where the last of them stands
   sample_due_ = now + config_.sample_interval;
 }
 

@@ -41,6 +41,9 @@ class MeteredEngine final : public ComputeEngine {
 
  private:
   static constexpr int kLevels = kHighestPriority - kLowestPriority + 1;
+  static constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
+  static constexpr std::int64_t kFull = 1'000'000;  // parts per million
+  static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
 
   // The tenants of one priority that could run, by virtual time.
   struct Level {
@@ -57,6 +60,9 @@ class MeteredEngine final : public ComputeEngine {
   Duration resume_level() const;
   Duration allowance_now(const Share& share) const;
   std::int64_t weight_of(const Share& share) const;
+  std::int64_t virtual_time(const Share& share, Duration used) const;
+  void add_virtual_time(Share& share, Duration used);
+  void charge_ahead(Client& client);
   void settle(Share& share);
   void deactivate_idle();
   void activate(Share& share);
@@ -66,7 +72,7 @@ class MeteredEngine final : public ComputeEngine {
   void note_allowance(Share& share);
   void resume_refilled();
   void bill(Client& client, Duration used, Time now);
-  void note_duty(Share& share, Duration used, Time now);
+  void note_duty(Client& client, Duration used, Time now);
 
   bool anyone_runnable() const { return runnable_ > 0; }
   bool contended(const Share& holder) const;
@@ -87,7 +93,7 @@ class MeteredEngine final : public ComputeEngine {
   int limited_sum_ = 0;  // limits of active limited tenants
   int unlimited_active_ = 0;
   int active_ = 0;
-  std::int64_t duty_sum_ppm_ = 0;  // of active tenants
+  std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
   bool turns_ = false;
   bool billing_ = true;
   Time sample_due_{};

@@ -106,6 +106,9 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
   const bool grew =
       client.incoming == kNothing && client.resident > kNothing && now < client.protected_until;
   if (grew) client.queue_key = std::numeric_limits<std::int64_t>::min();
+  // Of two at the same moment the one that came first: who was just moved out for another stands
+  // behind it.
+  client.queue_seq = next_queue_seq_++;
   client.queued = true;
   queue_.insert(key_of(client));
   list(client);

@@ -71,7 +71,7 @@ class Residency {
     Time due{};    // when the last of them may be taken
   };
 
-  static QueueKey key_of(Client& client) { return {client.queue_key, client.seq, &client}; }
+  static QueueKey key_of(Client& client) { return {client.queue_key, client.queue_seq, &client}; }
   Bytes pinned_by_others(const Client& client) const { return pinned_ - client.pinned; }
   bool can_ever_fit(const Client& client) const;
   Duration move_time(Bytes bytes) const;
@@ -102,6 +102,7 @@ class Residency {
   std::set<QueueKey> queue_;
   std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
   std::set<EvictKey> evictable_;        // everyone else who does
+  std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
   std::vector<Client*> completed_;
 };

@@ -72,10 +72,8 @@ struct MeterAccount {
   Fixed resumes_at = 0;    // on the refill clock; valid when throttled
   Time unlimited_until{};  // what was used before this was under no limit
   std::int64_t vtime = 0;
-  bool runnable = false;      // stands in the run queue
-  int level = 0;              // of the run queue it stands in
-  std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU
-  Time duty_at{};
+  bool runnable = false;  // stands in the run queue
+  int level = 0;          // of the run queue it stands in
 };
 
 // A tenant on one GPU: what limits are enforced on.
@@ -119,6 +117,7 @@ struct Client {
   Bytes moved_in;  // brought in since it was last complete, for the quantum
   bool queued = false;
   std::int64_t queue_key = 0;
+  std::uint64_t queue_seq = 0;
   bool evictable = false;  // stands in the order of eviction
   Time evictable_at{};
   Time protected_until{};
@@ -132,7 +131,10 @@ struct Client {
   Time granted_at{};
   Time dropped_at{};
   std::optional<Duration> budget;
-  Duration reported{};  // of this grant, already billed
+  Duration reported{};        // of this grant, already billed
+  Duration charged_ahead{};   // of this grant, in the tenant's virtual time before it was reported
+  std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU
+  Time duty_at{};
 
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
