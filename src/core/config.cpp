@@ -59,8 +59,14 @@ std::vector<std::string> problems(const Config& config) {
   percent("best_effort_percent", config.best_effort_percent, 1, 50);
   percent("reserve_percent", config.reserve_percent, 0, 90);
   percent("quantum_multiplier", config.quantum_multiplier, 1, 1000);
-  if (config.reserve_base.count < 0) found.push_back("reserve_base: is negative");
-  if (config.reserve_per_process.count < 0) found.push_back("reserve_per_process: is negative");
+  const auto memory = [&](const char* name, Bytes value) {
+    if (value.count < 0 || value > kMostMemory) {
+      found.push_back(fmt::format("{}: {} is not from 0 to {}", name, to_text(value),
+                                  to_text(kMostMemory)));
+    }
+  };
+  memory("reserve_base", config.reserve_base);
+  memory("reserve_per_process", config.reserve_per_process);
   if (config.link_per_second.count <= 0) found.push_back("link_per_second: must be above 0");
   return found;
 }

@@ -55,6 +55,9 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
+// More memory than any GPU has; sums over thousands of clients stay far from overflowing.
+inline constexpr Bytes kMostMemory = gib(256 * 1024);
+
 // Every value that is out of its range, one line each; empty when the configuration is usable.
 std::vector<std::string> problems(const Config& config);
 

@@ -176,6 +176,7 @@ void Core::Impl::finish_all(Time now, Decisions& out) {
 Result<void> Core::Impl::take(const GpuAdded& e, Time now, Decisions&) {
   if (gpus_.contains(e.gpu)) return Error{fmt::format("gpu {} is there already", e.gpu.value)};
   if (e.total.count <= 0) return Error{fmt::format("gpu {} has no memory", e.gpu.value)};
+  if (e.total > kMostMemory) return Error{"a GPU has at most " + to_text(kMostMemory)};
   gpus_.try_emplace(e.gpu, e.gpu, e.total, config_, now);
   Decisions none;
   gpus_.at(e.gpu).switch_scheduling(scheduling_, now, none);
