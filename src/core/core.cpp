@@ -170,8 +170,7 @@ void Core::Impl::finish_all(Time now, Decisions& out) {
   }
 }
 
-// --- GPUs
-// -----------------------------------------------------------------------------------------
+// --- GPUs --------------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const GpuAdded& e, Time now, Decisions&) {
   if (gpus_.contains(e.gpu)) return Error{fmt::format("gpu {} is there already", e.gpu.value)};
@@ -222,8 +221,7 @@ GpuId Core::Impl::best_gpu() const {
   return best->id();
 }
 
-// --- tenants
-// --------------------------------------------------------------------------------------
+// --- tenants -----------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
   if (tenants_.contains(e.tenant)) {
@@ -275,8 +273,7 @@ Result<void> Core::Impl::take(const TenantPaused& e, Time now, Decisions& out) {
   return {};
 }
 
-// --- clients
-// --------------------------------------------------------------------------------------
+// --- clients -----------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   if (clients_.contains(e.client)) {
@@ -350,8 +347,7 @@ Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
   return {};
 }
 
-// --- memory
-// ---------------------------------------------------------------------------------------
+// --- memory ------------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
@@ -406,8 +402,7 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   return {};
 }
 
-// --- the scheduler itself
-// -------------------------------------------------------------------------
+// --- the scheduler itself ----------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const SchedulingSwitched& e, Time now, Decisions& out) {
   if (scheduling_ == e.on) {

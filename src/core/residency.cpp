@@ -37,8 +37,7 @@ bool Residency::can_ever_fit(const Client& client) const {
   return client.demand + pinned_by_others(client) <= safe_limit();
 }
 
-// --- the books
-// ------------------------------------------------------------------------------------
+// --- the books ---------------------------------------------------------------------------------
 
 void Residency::set_resident(Client& client, Bytes resident) {
   resident_ += resident - client.resident;
@@ -118,8 +117,7 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
                   .free = std::max(kNothing, free())}});
 }
 
-// --- what clients report
-// --------------------------------------------------------------------------
+// --- what clients report -----------------------------------------------------------------------
 
 void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
                        Decisions& out) {
@@ -209,8 +207,7 @@ void Residency::give_up_on(Client& client) {
   unlist(client);
 }
 
-// --- decisions
-// ------------------------------------------------------------------------------------
+// --- decisions ---------------------------------------------------------------------------------
 
 void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Decisions& out) {
   client.outgoing += bytes;

@@ -72,8 +72,9 @@ struct MeterAccount {
   Fixed resumes_at = 0;    // on the refill clock; valid when throttled
   Time unlimited_until{};  // what was used before this was under no limit
   std::int64_t vtime = 0;
-  bool runnable = false;  // stands in the run queue
-  int level = 0;          // of the run queue it stands in
+  bool runnable = false;        // stands in the run queue
+  int level = 0;                // of the run queue it stands in
+  std::size_t tier = SIZE_MAX;  // in which `vtime` is counted
 };
 
 // A tenant on one GPU: what limits are enforced on.
