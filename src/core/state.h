@@ -121,6 +121,8 @@ struct Client {
   std::uint64_t queue_seq = 0;
   bool evictable = false;  // stands in the order of eviction
   Time evictable_at{};
+  Time protected_since{};
+  Bytes quantum_bytes{};  // what its quantum was reckoned from
   Time protected_until{};
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
