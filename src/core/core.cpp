@@ -170,8 +170,7 @@ void Core::Impl::finish_all(Time now, Decisions& out) {
   }
 }
 
-// --- GPUs
-// -----------------------------------------------------------------------------------------
+// --- GPUs --------------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const GpuAdded& e, Time now, Decisions&) {
   if (gpus_.contains(e.gpu)) return Error{fmt::format("gpu {} is there already", e.gpu.value)};
@@ -223,8 +222,7 @@ GpuId Core::Impl::best_gpu() const {
   return best->id();
 }
 
-// --- tenants
-// --------------------------------------------------------------------------------------
+// --- tenants -----------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
   if (tenants_.contains(e.tenant)) {
@@ -276,8 +274,7 @@ Result<void> Core::Impl::take(const TenantPaused& e, Time now, Decisions& out) {
   return {};
 }
 
-// --- clients
-// --------------------------------------------------------------------------------------
+// --- clients -----------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   if (clients_.contains(e.client)) {
@@ -351,8 +348,7 @@ Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
   return {};
 }
 
-// --- memory
-// ---------------------------------------------------------------------------------------
+// --- memory ------------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
@@ -407,8 +403,7 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   return {};
 }
 
-// --- the scheduler itself
-// -------------------------------------------------------------------------
+// --- the scheduler itself ----------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const SchedulingSwitched& e, Time now, Decisions& out) {
   if (scheduling_ == e.on) {

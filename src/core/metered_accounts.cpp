@@ -8,16 +8,13 @@
 namespace nvshare::core {
 namespace {
 
-constexpr std::int64_t kWholeGpu = 1'000'000'000;
-
 Duration percent_of(Duration value, int percent) {
   return value * percent / 100;
 }
 
 }  // namespace
 
-// --- allowance
-// ------------------------------------------------------------------------------------
+// --- allowance ---------------------------------------------------------------------------------
 
 Duration MeteredEngine::cap_of(const Share& share) const {
   return std::max(percent_of(config_.burst_window, share.limit()), config_.turn);
@@ -53,18 +50,9 @@ void MeteredEngine::settle(Share& share) {
   account.mark = refill_clock_ - (refill - whole) * 100 / share.limit();
 }
 
-// What the tenant is entitled to, in parts of kWholeGpu: fine enough for many thousands of tenants.
-std::int64_t MeteredEngine::weight_of(const Share& share) const {
-  if (share.limited()) {
-    const Fixed percent = share.limit() * refill_rate_;
-    return std::max<std::int64_t>(1, static_cast<std::int64_t>(percent * (kWholeGpu / 100) / kOne));
-  }
-  const std::int64_t left = std::max(100 - limited_sum_, config_.best_effort_percent);
-  return std::max<std::int64_t>(1, left * (kWholeGpu / 100) / std::max(1, unlimited_active_));
-}
-
-std::int64_t MeteredEngine::virtual_time(const Share& share, Duration used) const {
-  return static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * kWholeGpu / weight_of(share));
+// GPU time used in proportion to what the tenant asked for. Only compared within its own tier.
+std::int64_t MeteredEngine::virtual_time(const Share& share, Duration used) {
+  return used.count() * 100 / share.limit();
 }
 
 void MeteredEngine::add_virtual_time(Share& share, Duration used) {
@@ -75,19 +63,32 @@ void MeteredEngine::add_virtual_time(Share& share, Duration used) {
 }
 
 // A client that nobody contended with may have run for long without being metered. Who joins does
-// not wait for its bill: it starts where the runner stands now. The runner pays for the past at the
-// past's rate, or, while another was away for a moment only, as if it had been there.
+// not wait for its bill: it starts where the runner stands now.
 void MeteredEngine::charge_ahead(Client& client) {
   const Duration until_now = now_ - client.granted_at;
   const Duration charged = std::max(client.reported, client.charged_ahead);
   if (until_now <= charged) return;
   client.charged_ahead = until_now;
-  add_virtual_time(*client.share, until_now - charged);
-  if (runnable_ == 0) min_vtime_ = std::max(min_vtime_, client.share->meter.vtime);
+  Share& share = *client.share;
+  add_virtual_time(share, until_now - charged);
+  if (runnable_ == 0) raise_floor_of(tier_of(share), share.meter.vtime);
 }
 
-// The tenants that want the GPU have changed: the refill clock keeps the sum of entitlements at 100
-// %.
+// Best effort is kept `best_effort_percent` of the time, whatever the limits have saved up.
+Duration MeteredEngine::best_effort_owed() const {
+  const Duration refill = percent_of(now_ - best_effort_mark_, config_.best_effort_percent);
+  return std::min(best_effort_balance_ + refill, config_.turn);
+}
+
+// Having been served is what was owed. Beyond a turn, which long kernels take, it pays ahead.
+void MeteredEngine::charge_best_effort(const Client& client, Duration used) {
+  const Duration overrun = client.budget ? std::max(Duration::zero(), used - config_.turn) : 0ns;
+  const Duration debt = std::min(best_effort_owed(), Duration::zero());
+  best_effort_balance_ = std::max(debt - overrun, -config_.burst_window);
+  best_effort_mark_ = now_;
+}
+
+// The tenants that want the GPU have changed: limits that do not fit shrink in proportion.
 void MeteredEngine::apply_load() {
   const int room = unlimited_active_ > 0 ? 100 - config_.best_effort_percent : 100;
   refill_rate_ = limited_sum_ > room ? kOne * room / limited_sum_ : kOne;
@@ -105,13 +106,13 @@ void MeteredEngine::activate(Share& share) {
                         : account.fresh ? resume_level()
                                         : std::min(saved, resume_level());
   }
-  Client* runner = running_.size() == 1 ? running_.begin()->second : nullptr;
-  if (runner != nullptr && !short_gap) charge_ahead(*runner);
+  if (running_.size() == 1) charge_ahead(*running_.begin()->second);
   (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
-  apply_load();
-  if (runner != nullptr) charge_ahead(*runner);
   const Duration lag = short_gap ? config_.burst_window : Duration::zero();
-  account.vtime = std::max(account.vtime, min_vtime_ - lag.count());
+  const Tier tier = tier_of(share);
+  const std::int64_t lowest = lowest_vtime_[tier];
+  account.vtime = account.tier == tier ? std::max(account.vtime, lowest - lag.count()) : lowest;
+  account.tier = tier;
   account.mark = refill_clock_;
   account.fresh = false;
   account.active = true;
@@ -165,8 +166,7 @@ void MeteredEngine::resume_refilled() {
   }
 }
 
-// --- the meter
-// ------------------------------------------------------------------------------------
+// --- the meter ---------------------------------------------------------------------------------
 
 // Of each client by itself: readings of several processes come together.
 void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
@@ -210,6 +210,8 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
       account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
     }
     note_allowance(share);
+  } else {
+    charge_best_effort(client, charge);
   }
   if (queued) enqueue_if_runnable(share);
 }

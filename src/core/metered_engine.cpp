@@ -12,18 +12,17 @@ constexpr std::int64_t kTogetherBelow = 850'000;
 }  // namespace
 
 MeteredEngine::MeteredEngine(const Config& config, Time now)
-    : config_(config), now_(now), refill_rate_(kOne) {}
+    : config_(config), now_(now), refill_rate_(kOne), best_effort_mark_(now) {}
 
-// --- the run queue
-// --------------------------------------------------------------------------------
+// --- the run queue -----------------------------------------------------------------------------
 
 void MeteredEngine::enqueue_if_runnable(Share& share) {
   MeterAccount& account = share.meter;
   if (account.runnable || account.throttled || share.ready.empty() || share.overdue > 0) return;
   account.level = share.tenant->limits.priority - kLowestPriority;
   Level& level = levels_[static_cast<std::size_t>(account.level)];
-  if (level.queue.empty()) level.waiting_since = now_;
-  level.queue.emplace(account.vtime, share.seq, &share);
+  if (level.empty()) level.waiting_since = now_;
+  level.queue[tier_of(share)].emplace(account.vtime, share.seq, &share);
   account.runnable = true;
   ++runnable_;
 }
@@ -31,7 +30,8 @@ void MeteredEngine::enqueue_if_runnable(Share& share) {
 void MeteredEngine::dequeue(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.runnable) return;
-  levels_[static_cast<std::size_t>(account.level)].queue.erase({account.vtime, share.seq, &share});
+  Level& level = levels_[static_cast<std::size_t>(account.level)];
+  level.queue[tier_of(share)].erase({account.vtime, share.seq, &share});
   account.runnable = false;
   --runnable_;
 }
@@ -42,7 +42,7 @@ int MeteredEngine::level_to_serve(Time now) const {
   std::int64_t best_score = 0;
   for (int i = kLevels - 1; i >= 0; --i) {
     const Level& level = levels_[static_cast<std::size_t>(i)];
-    if (level.queue.empty()) continue;
+    if (level.empty()) continue;
     const std::int64_t score = i * config_.ageing.count() + (now - level.waiting_since).count();
     if (best < 0 || score >= best_score) {
       best = i;
@@ -52,8 +52,16 @@ int MeteredEngine::level_to_serve(Time now) const {
   return best;
 }
 
-// --- what the owner tells
-// -------------------------------------------------------------------------
+Share* MeteredEngine::next_to_serve(Time now) const {
+  const int found = level_to_serve(now);
+  if (found < 0) return nullptr;
+  const Level& level = levels_[static_cast<std::size_t>(found)];
+  const bool limits_first = !level.queue[kLimited].empty() && best_effort_owed() < config_.turn;
+  const Tier tier = level.queue[kBestEffort].empty() || limits_first ? kLimited : kBestEffort;
+  return std::get<2>(*level.queue[tier].begin());
+}
+
+// --- what the owner tells ----------------------------------------------------------------------
 
 void MeteredEngine::attach(Share& share, Time now) {
   catch_up(now);
@@ -153,8 +161,7 @@ void MeteredEngine::set_billing(bool on, Time now) {
   billing_ = on;
 }
 
-// --- decisions
-// ------------------------------------------------------------------------------------
+// --- decisions ---------------------------------------------------------------------------------
 
 // Somebody else could use the time that the holder's tenant has.
 bool MeteredEngine::contended(const Share& holder) const {
@@ -195,7 +202,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
   level.waiting_since = now;
   dequeue(share);
-  min_vtime_ = std::max(min_vtime_, share.meter.vtime);
+  raise_floor_of(tier_of(share), share.meter.vtime);
   Client& client = *share.ready.begin()->second;
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
@@ -230,26 +237,29 @@ void MeteredEngine::take_turns(Time now, Decisions& out) {
     if (end && now >= *end) stop(holder, why_over(holder), now, out);
   }
   if (slots_ > 0) return;
-  const int level = level_to_serve(now);
-  if (level < 0) return;
-  Share& share = *std::get<2>(*levels_[static_cast<std::size_t>(level)].queue.begin());
-  settle(share);
-  grant_next_of(share, true, now, out);
+  if (Share* share = next_to_serve(now)) {
+    settle(*share);
+    grant_next_of(*share, true, now, out);
+  }
 }
 
 void MeteredEngine::run_together(Time now, Decisions& out) {
-  for (int level = level_to_serve(now); level >= 0; level = level_to_serve(now)) {
-    Share& share = *std::get<2>(*levels_[static_cast<std::size_t>(level)].queue.begin());
-    settle(share);
-    grant_next_of(share, false, now, out);
+  while (Share* share = next_to_serve(now)) {
+    settle(*share);
+    grant_next_of(*share, false, now, out);
   }
   if (running_.size() < 2 || now < sample_due_) return;
-  std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
+  std::array<std::int64_t, kTiers> lowest;
+  lowest.fill(std::numeric_limits<std::int64_t>::max());
   for (const auto& [seq, client] : running_) {
     out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
-    lowest = std::min(lowest, client->share->meter.vtime);
+    std::int64_t& least = lowest[tier_of(*client->share)];
+    least = std::min(least, client->share->meter.vtime);
   }
-  min_vtime_ = std::max(min_vtime_, lowest);  // who joins starts where the last of them stands
+  for (Tier tier : {kLimited, kBestEffort}) {  // who joins starts where the last of them stands
+    if (lowest[tier] != std::numeric_limits<std::int64_t>::max())
+      raise_floor_of(tier, lowest[tier]);
+  }
   sample_due_ = now + config_.sample_interval;
 }
 
@@ -300,11 +310,14 @@ Reason MeteredEngine::explain(const Client& client, Time now) const {
             .count = share.limit()};
   }
   int before = 0;
-  for (int i = 0; i < kLevels; ++i) {
-    for (const auto& [vtime, seq, other] : levels_[static_cast<std::size_t>(i)].queue) {
-      const bool ahead =
-          i > share.meter.level || (i == share.meter.level && vtime < share.meter.vtime);
-      before += ahead && other != &share;
+  for (int i = share.meter.level; i < kLevels; ++i) {
+    const Level& level = levels_[static_cast<std::size_t>(i)];
+    const bool own = i == share.meter.level;
+    for (Tier tier : {kLimited, kBestEffort}) {
+      for (const auto& [vtime, seq, other] : level.queue[tier]) {
+        const bool own_tier = own && tier == tier_of(share);
+        if (own_tier ? vtime < share.meter.vtime : !own || tier < tier_of(share)) ++before;
+      }
     }
   }
   return {.why = Why::WaitsForTurn, .count = before + slots_};

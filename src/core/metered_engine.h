@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <tuple>
@@ -12,10 +13,10 @@ namespace nvshare::core {
 //
 // Each limited tenant has an allowance that refills continuously at its limit and is spent by the
 // GPU time its work occupied. Below zero it waits; the debt is carried in full, so the long-run
-// share is exact whatever the length of its kernels. Who of those with allowance runs next is
-// decided by virtual time: GPU time used, divided by what the tenant is entitled to. Entitled to:
-// its limit; limits above 100 % in sum shrink in proportion; tenants without a limit share what the
-// limits leave, and never less than best_effort_percent. docs/policies.md has the reasons.
+// share is exact whatever the length of its kernels. Limits above 100 % in sum shrink in
+// proportion. Tenants with a limit and allowance go before those without a limit, who share what is
+// left and are kept best_effort_percent of the time; within either tier the one that has used least
+// of what it asked for is next (virtual time). docs/policies.md has the reasons.
 //
 // Refill runs on a *refill clock* that slows down while limits are over-committed, so that a
 // tenant's allowance becomes positive at a fixed point of that clock: O(log n) a step.
@@ -45,10 +46,14 @@ class MeteredEngine final : public ComputeEngine {
   static constexpr std::int64_t kFull = 1'000'000;  // parts per million
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
 
+  enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
+
   // The tenants of one priority that could run, by virtual time.
   struct Level {
-    std::set<std::tuple<std::int64_t, std::uint64_t, Share*>> queue;
+    std::array<std::set<std::tuple<std::int64_t, std::uint64_t, Share*>>, kTiers> queue;
     Time waiting_since{};  // when it was last served or became non-empty
+
+    bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
   };
   struct BySeq {
     bool operator()(const Share* a, const Share* b) const { return a->seq < b->seq; }
@@ -59,8 +64,13 @@ class MeteredEngine final : public ComputeEngine {
   Duration cap_of(const Share& share) const;
   Duration resume_level() const;
   Duration allowance_now(const Share& share) const;
-  std::int64_t weight_of(const Share& share) const;
-  std::int64_t virtual_time(const Share& share, Duration used) const;
+  static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
+  static std::int64_t virtual_time(const Share& share, Duration used);
+  Duration best_effort_owed() const;
+  void charge_best_effort(const Client& client, Duration used);
+  void raise_floor_of(Tier tier, std::int64_t vtime) {
+    lowest_vtime_[tier] = std::max(lowest_vtime_[tier], vtime);
+  }
   void add_virtual_time(Share& share, Duration used);
   void charge_ahead(Client& client);
   void settle(Share& share);
@@ -78,6 +88,7 @@ class MeteredEngine final : public ComputeEngine {
   bool contended(const Share& holder) const;
   bool wants_turns() const;
   int level_to_serve(Time now) const;
+  Share* next_to_serve(Time now) const;
   std::optional<Time> turn_end(const Client& holder) const;
   Reason why_over(const Client& holder) const;
   void take_turns(Time now, Decisions& out);
@@ -99,7 +110,9 @@ class MeteredEngine final : public ComputeEngine {
   Time sample_due_{};
 
   std::uint64_t next_seq_ = 1;
-  std::int64_t min_vtime_ = 0;
+  std::array<std::int64_t, kTiers> lowest_vtime_{};  // where who joins a tier starts
+  Duration best_effort_balance_{};
+  Time best_effort_mark_;
   int runnable_ = 0;
   int slots_ = 0;  // clients that hold a grant and are waited for
   std::array<Level, kLevels> levels_;

@@ -37,8 +37,7 @@ bool Residency::can_ever_fit(const Client& client) const {
   return client.demand + pinned_by_others(client) <= safe_limit();
 }
 
-// --- the books
-// ------------------------------------------------------------------------------------
+// --- the books ---------------------------------------------------------------------------------
 
 void Residency::set_resident(Client& client, Bytes resident) {
   resident_ += resident - client.resident;
@@ -118,8 +117,7 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
                   .free = std::max(kNothing, free())}});
 }
 
-// --- what clients report
-// --------------------------------------------------------------------------
+// --- what clients report -----------------------------------------------------------------------
 
 void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
                        Decisions& out) {
@@ -141,7 +139,7 @@ void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resi
     set_resident(client, client.resident + growth);
     out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = growth}});
     if (client.protected_until <= now && client.resident == growth) {  // its first memory
-      client.protected_until = now + switch_quantum(client.demand, link_per_second(), config_);
+      protect(client, client.demand, now);
     }
   } else if (growth > kNothing) {
     out.push_back({WaitForMemory{client.id, client.demand - client.resident},
@@ -160,7 +158,9 @@ void Residency::moved(Client& client, Bytes resident, Duration took, Time now, D
   if (took > Duration::zero() && size >= kWorthMeasuring) {
     const double rate = static_cast<double>(size.count) * 1e9 / static_cast<double>(took.count());
     const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
-    link_ = link_ ? Bytes{(link_->count / 4 * 3) + seen.count / 4} : seen;
+    const bool first = !link_;
+    link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
+    if (first) replace_guessed_quanta();
   }
   client.outgoing -= out_by;
   leaving_ -= out_by;
@@ -174,12 +174,29 @@ void Residency::moved(Client& client, Bytes resident, Duration took, Time now, D
   }
 }
 
+void Residency::protect(Client& client, Bytes bytes, Time now) {
+  client.protected_since = now;
+  client.quantum_bytes = bytes;
+  client.protected_until = now + switch_quantum(bytes, link_per_second(), config_);
+}
+
+// Quanta that were given before the first move rest on a guess; now it is known what a move takes.
+void Residency::replace_guessed_quanta() {
+  const auto listed = evictable_;
+  for (const auto& [at, seq, client] : listed) {
+    const Duration quantum = switch_quantum(client->quantum_bytes, link_per_second(), config_);
+    client->protected_until = std::min(client->protected_until, client->protected_since + quantum);
+    list(*client);
+  }
+}
+
 void Residency::complete(Client& client, Time now, Decisions& out) {
   dequeue(client);
   // Room that it got in a gap is its own only until the one it passed comes in.
   const Bytes bytes = client.moved_in > kNothing ? client.moved_in : client.demand;
-  const Time quantum_end = now + switch_quantum(bytes, link_per_second(), config_);
-  client.protected_until = std::min(quantum_end, client.protect_cap.value_or(quantum_end));
+  protect(client, bytes, now);
+  if (client.protect_cap)
+    client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
   client.moved_in = kNothing;
   list(client);
@@ -209,8 +226,7 @@ void Residency::give_up_on(Client& client) {
   unlist(client);
 }
 
-// --- decisions
-// ------------------------------------------------------------------------------------
+// --- decisions ---------------------------------------------------------------------------------
 
 void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Decisions& out) {
   client.outgoing += bytes;

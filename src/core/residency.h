@@ -82,6 +82,8 @@ class Residency {
   void bring_in(Client& client, Bytes bytes, const Reason& why, Decisions& out);
   void unlist(Client& client);
   void list(Client& client);
+  void protect(Client& client, Bytes bytes, Time now);
+  void replace_guessed_quanta();
   void complete(Client& client, Time now, Decisions& out);
   void admit(Client& client, Bytes need, Time protect_until, Why why, Decisions& out);
   Victims find_victims(const Client* head, Bytes deficit) const;

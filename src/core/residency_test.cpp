@@ -5,6 +5,12 @@
 namespace nvshare::core {
 namespace {
 
+Config fixed_quantum() {
+  Config config;
+  config.quantum_mode = QuantumMode::Fixed;
+  return config;
+}
+
 TEST(SwitchQuantum, FollowsTheCostWithinBounds) {
   Config config;
   EXPECT_EQ(switch_quantum(gib(100), gib(50), config), 10s);
@@ -106,6 +112,15 @@ TEST_F(Rotation, AMeasuredLinkShortensTheQuantum) {
   EXPECT_EQ(only<Drop>(t.pass(3s)).size(), 1u);  // now the other way round after quantum_min
 }
 
+// The first quantum rests on a guess of 1 GiB/s; the first move shows what a switch really costs.
+TEST_F(Rotation, TheFirstMoveReplacesTheGuess) {
+  t.now += 1s;
+  t.want(2);
+  EXPECT_NE(t.why(2).find("next switch in 59.00s"), std::string::npos) << t.why(2);
+  t.move_to(2, safe() - gib(12), 50ms);
+  EXPECT_NE(t.why(2).find("next switch in 1.00s"), std::string::npos) << t.why(2);
+}
+
 TEST(Residency, GrowthThatDoesNotFitStopsItsOwnClientFirst) {
   TestCore t;
   t.gpu(0);
@@ -121,7 +136,7 @@ TEST(Residency, GrowthThatDoesNotFitStopsItsOwnClientFirst) {
 }
 
 TEST(Residency, SmallClientsFillGapsButNeverDelayTheFirst) {
-  TestCore t;
+  TestCore t(fixed_quantum());
   t.gpu(0);
   for (int i : {1, 2, 3}) t.client(i);
   t.allocate(1, gib(12));
@@ -170,7 +185,7 @@ TEST(Residency, LessRoomMovesTheExcessOut) {
 
 TEST(Residency, PriorityGoesFirstAndAgeMakesUpForIt) {
   for (Duration head_start : {2s, 8s}) {
-    TestCore t;
+    TestCore t(fixed_quantum());
     t.gpu(0);
     for (int i : {1, 2, 3}) t.client(i);
     t.step(LimitsChanged{TenantId{3}, {.memory = {}, .priority = 5}});

@@ -72,8 +72,9 @@ struct MeterAccount {
   Fixed resumes_at = 0;    // on the refill clock; valid when throttled
   Time unlimited_until{};  // what was used before this was under no limit
   std::int64_t vtime = 0;
-  bool runnable = false;  // stands in the run queue
-  int level = 0;          // of the run queue it stands in
+  bool runnable = false;        // stands in the run queue
+  int level = 0;                // of the run queue it stands in
+  std::size_t tier = SIZE_MAX;  // in which `vtime` is counted
 };
 
 // A tenant on one GPU: what limits are enforced on.
@@ -120,6 +121,8 @@ struct Client {
   std::uint64_t queue_seq = 0;
   bool evictable = false;  // stands in the order of eviction
   Time evictable_at{};
+  Time protected_since{};
+  Bytes quantum_bytes{};  // what its quantum was reckoned from
   Time protected_until{};
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};

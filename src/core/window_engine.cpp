@@ -18,8 +18,7 @@ WindowEngine::WindowEngine(const Config& config, WindowPolicy policy, Time now)
       clock_at_(now),
       window_start_(now) {}
 
-// --- the bill
-// -------------------------------------------------------------------------------------
+// --- the bill ----------------------------------------------------------------------------------
 
 // None: never stopped for its bill. Alone in its turn even a tenant without a limit has a quota, or
 // nobody else would ever get one.
@@ -77,8 +76,7 @@ void WindowEngine::refresh(Share& share) {
   index(share);
 }
 
-// --- windows
-// --------------------------------------------------------------------------------------
+// --- windows -----------------------------------------------------------------------------------
 
 // Brings an account that slept through window ends into the present window.
 void WindowEngine::enter_window(Share& share) const {
@@ -129,8 +127,7 @@ void WindowEngine::catch_up(Time now) {
   advance_clock(now);
 }
 
-// --- throttling
-// -----------------------------------------------------------------------------------
+// --- throttling --------------------------------------------------------------------------------
 
 void WindowEngine::throttle(Share& share, Time now) {
   settle(share);
@@ -173,8 +170,7 @@ void WindowEngine::collect_exhausted(Time now) {
   }
 }
 
-// --- what the owner tells
-// -------------------------------------------------------------------------
+// --- what the owner tells ----------------------------------------------------------------------
 
 void WindowEngine::attach(Share& share, Time now) {
   catch_up(now);
@@ -276,8 +272,7 @@ void WindowEngine::set_billing(bool on, Time now) {
   billing_ = on;
 }
 
-// --- decisions
-// ------------------------------------------------------------------------------------
+// --- decisions ---------------------------------------------------------------------------------
 
 // The tenants that want the GPU have changed: bills so far follow the old rules, from here the new.
 void WindowEngine::apply_load() {
