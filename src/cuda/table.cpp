@@ -1,0 +1,87 @@
+#include "cuda/table.h"
+
+#include <string.h>
+
+namespace nvshare::cuda {
+
+const Function kFunctions[kFunctionCount] = {
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  {FunctionId::symbol, #name, #symbol, since, Flavour::flavour, Kind::kind},
+#include "cuda/functions.def"
+};
+
+namespace {
+
+struct Alias {
+  const char* name;
+  FunctionId id;
+  int since;
+};
+
+constexpr Alias kAliases[] = {
+#define NVSHARE_CUDA_ALIAS(name, symbol, since) {#name, FunctionId::symbol, since},
+#include "cuda/functions.def"
+};
+
+// The best answer so far to one question of find().
+struct Search {
+  const char* name;
+  int version;
+  bool per_thread;
+  bool known = false;
+  const Function* best = nullptr;
+  int best_since = 0;
+  bool best_is_twin = false;
+
+  void consider(const char* offered, int since, const Function& candidate) {
+    if (strcmp(name, offered) != 0) return;
+    known = true;
+    const bool twin = candidate.flavour == Flavour::Ptds || candidate.flavour == Flavour::Ptsz;
+    if (since > version || (twin && !per_thread)) return;
+    const bool better =
+        best == nullptr || (twin && !best_is_twin) || (twin == best_is_twin && since > best_since);
+    if (!better) return;
+    best = &candidate;
+    best_since = since;
+    best_is_twin = twin;
+  }
+};
+
+}  // namespace
+
+Resolution find(const char* name, int version, uint64_t flags) {
+  if (name == nullptr) return {CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, nullptr};
+  Search search{name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0};
+  for (const Function& row : kFunctions) search.consider(row.name, row.since, row);
+  for (const Alias& alias : kAliases) search.consider(alias.name, alias.since, function(alias.id));
+  if (!search.known) return {CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, nullptr};
+  if (search.best == nullptr) return {CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, nullptr};
+  return {CU_GET_PROC_ADDRESS_SUCCESS, search.best};
+}
+
+const Function* find_symbol(const char* symbol) {
+  // Asked on every dlsym of a program: most symbols are not the driver's.
+  if (symbol == nullptr || symbol[0] != 'c' || symbol[1] != 'u') return nullptr;
+  for (const Function& row : kFunctions) {
+    if (strcmp(symbol, row.symbol) == 0) return &row;
+  }
+  return nullptr;
+}
+
+const char* result_name(CUresult result) {
+  switch (static_cast<int>(result)) {
+#define NVSHARE_CUDA_ENUM_BEGIN(enumeration, type)
+#define NVSHARE_CUDA_VALUE(enumerator, value) \
+  case value:                                 \
+    return #enumerator;
+#define NVSHARE_CUDA_ENUM_END(enumeration)
+#include "cuda/enums/result.def"
+#undef NVSHARE_CUDA_ENUM_BEGIN
+#undef NVSHARE_CUDA_VALUE
+#undef NVSHARE_CUDA_ENUM_END
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace nvshare::cuda
