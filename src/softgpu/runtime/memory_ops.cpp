@@ -105,6 +105,7 @@ std::shared_ptr<Pool> new_pool(Runtime& rt, int device) {
 CUresult allocate_from_pool(Call& call, const std::shared_ptr<Pool>& pool, std::uint64_t bytes,
                             std::uint64_t& address) {
   Runtime& rt = call.rt;
+  if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (pool->props.maxSize != 0 &&
       bytes > pool->props.maxSize - std::min(pool->used, pool->props.maxSize)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -153,7 +154,10 @@ void return_to_pool(Runtime& rt, std::uint64_t address) {
   if (found == rt.addresses.allocations.end()) return;
   const Allocation allocation = found->second;
   rt.addresses.allocations.erase(found);
-  if (auto pool = allocation.pool.lock()) {
+  auto pool = allocation.pool.lock();
+  if (pool && pool->imported) {
+    ::munmap(reinterpret_cast<void*>(allocation.piece.address), allocation.piece.bytes);
+  } else if (pool) {
     pool->used -= std::min(pool->used, allocation.bytes);
     pool->idle.emplace(allocation.piece.bytes, allocation.piece);
     // A pool that was destroyed lives on only for what was taken from it.

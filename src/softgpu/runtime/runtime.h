@@ -80,6 +80,7 @@ class Runtime {
   std::array<std::shared_ptr<Pool>, kMaxDevices> default_pool;
   std::array<std::shared_ptr<Pool>, kMaxDevices> current_pool;
   std::vector<std::weak_ptr<Capture>> captures;
+  std::set<std::uint64_t> resource_descriptions;  // of green contexts
 
   // --- memory ---
   AddressMap addresses;
