@@ -100,7 +100,9 @@ SOFTGPU_API(cuArrayDestroy)(CUarray array) {
   Call call;
   SOFTGPU_TRY(call.context());
   const auto found = call.rt.arrays.find(array);
-  if (!found || found->of_mipmap) return CUDA_ERROR_INVALID_HANDLE;
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  // A level goes with its mipmap.
+  if (found->of_mipmap) return CUDA_SUCCESS;
   SOFTGPU_TRY(call.no_unsafe_capture());
   call.rt.wait_all(call.lock, nullptr);
   call.rt.wait_for_effects(call.lock);
@@ -130,13 +132,26 @@ SOFTGPU_API(cuArray3DGetDescriptor_v2)(CUDA_ARRAY3D_DESCRIPTOR* out, CUarray arr
   return CUDA_SUCCESS;
 }
 
+SOFTGPU_API(cuArrayGetMemoryRequirements)
+(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray array, CUdevice) {
+  Call call;
+  SOFTGPU_TRY(call.context());
+  // Only arrays whose memory is mapped later have any, and those are not simulated.
+  return call.rt.arrays.find(array) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
+SOFTGPU_API(cuArrayGetSparseProperties)(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray array) {
+  Call call;
+  SOFTGPU_TRY(call.context());
+  return call.rt.arrays.find(array) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
 SOFTGPU_API(cuMipmappedArrayCreate)
 (CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned num_mipmap_levels) {
   Call call;
   SOFTGPU_TRY(call.context());
-  if (handle == nullptr || shape == nullptr || num_mipmap_levels == 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (handle == nullptr || shape == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  num_mipmap_levels = std::max(num_mipmap_levels, 1u);
   auto mipmap = std::make_shared<Mipmap>();
   CUDA_ARRAY3D_DESCRIPTOR level = *shape;
   const std::size_t largest = std::max({shape->Width, shape->Height, shape->Depth});

@@ -35,6 +35,49 @@ SOFTGPU_API(cuCheckpointProcessGetState)(int pid, CUprocessState* state) {
   return CUDA_SUCCESS;
 }
 
+// Saving and restoring are not simulated; that a process does not exist is told first.
+SOFTGPU_API(cuCheckpointProcessGetRestoreThreadId)(int pid, int* tid) {
+  if (tid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return process_exists(pid) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_OPERATING_SYSTEM;
+}
+SOFTGPU_API(cuCheckpointProcessLock)(int pid, CUcheckpointLockArgs*) {
+  return process_exists(pid) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_OPERATING_SYSTEM;
+}
+SOFTGPU_API(cuCheckpointProcessUnlock)(int pid, CUcheckpointUnlockArgs*) {
+  return process_exists(pid) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+// Descriptors of device memory for other drivers: there are none to hand them to.
+SOFTGPU_API(cuMemGetHandleForAddressRange)
+(void* handle, CUdeviceptr address, size_t size, CUmemRangeHandleType handle_type,
+ unsigned long long) {
+  Call call;
+  SOFTGPU_TRY(call.context());
+  if (handle == nullptr || size == 0 || handle_type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
+      !call.rt.addresses.covers(address, size)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+SOFTGPU_API(cuImportExternalMemory)
+(CUexternalMemory* ext_mem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
+  Call call;
+  SOFTGPU_TRY(call.context());
+  if (ext_mem_out == nullptr || description == nullptr || description->size == 0 ||
+      description->type < CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD ||
+      description->type > CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+SOFTGPU_API(cuDestroyExternalMemory)(CUexternalMemory) {
+  Call call;
+  SOFTGPU_TRY(call.context());
+  return CUDA_ERROR_INVALID_VALUE;  // none can have been imported
+}
+
 SOFTGPU_API(cuFlushGPUDirectRDMAWrites)
 (CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope) {
   Call call;

@@ -49,8 +49,9 @@ bool facts_of(Runtime& rt, std::uint64_t address, int device, Facts& facts) {
     return true;
   }
   if (const Mapping* mapping = rt.addresses.find_mapping(address)) {
-    facts.base = mapping->base;
-    facts.bytes = mapping->bytes;
+    const Reservation* reservation = rt.addresses.find_reservation(mapping->base);
+    facts.base = reservation->base;
+    facts.bytes = reservation->bytes;
     facts.device = mapping->physical->prop.location.id;
     facts.host = !mapping->physical->on_device;
     facts.id = mapping->physical->identity;

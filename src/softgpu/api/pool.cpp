@@ -28,6 +28,11 @@ CUresult find(Call& call, CUmemoryPool handle, std::shared_ptr<Pool>& out) {
   return out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// Memory of a pool in a stream that is not captured, while another is.
+CUresult not_beside_capture(Call& call, const std::shared_ptr<Stream>& stream) {
+  return stream->capture ? CUDA_SUCCESS : call.no_unsafe_capture();
+}
+
 // In a capture, memory comes from a node of the graph.
 CUresult capture_allocation(Call& call, const std::shared_ptr<Stream>& stream, std::size_t bytes,
                             int device, CUdeviceptr* address) {
@@ -35,19 +40,14 @@ CUresult capture_allocation(Call& call, const std::shared_ptr<Stream>& stream, s
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   Runtime& rt = call.rt;
-  const auto piece = rt.pages.take(round_up(bytes, kBlock));
-  if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
   AllocTask task;
-  task.piece = std::make_shared<GraphPiece>();
-  task.piece->piece = *piece;
-  task.piece->device = device;
-  task.piece->give_back = [&rt](const Piece& one) { rt.pages.give_back(one); };
+  SOFTGPU_TRY(new_graph_piece(rt, bytes, device, task.piece));
   task.params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   task.params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   task.params.bytesize = bytes;
-  task.params.dptr = piece->address;
-  *address = piece->address;
-  stream->capture->allocated.insert(piece->address);
+  task.params.dptr = task.piece->piece.address;
+  *address = task.params.dptr;
+  stream->capture->allocated.insert(task.params.dptr);
   return capture_task(call, stream, std::move(task));
 }
 
@@ -57,7 +57,11 @@ CUresult allocate(Call& call, CUdeviceptr* address, std::size_t bytes,
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(stream, target));
   if (target->legacy) SOFTGPU_TRY(no_implicit_capture(*call.ctx));
-  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  SOFTGPU_TRY(not_beside_capture(call, target));
+  if (bytes == 0) {
+    *address = 0;
+    return CUDA_SUCCESS;
+  }
   if (target->capture) return capture_allocation(call, target, bytes, pool->device, address);
   std::uint64_t base = 0;
   SOFTGPU_TRY(allocate_from_pool(call, pool, bytes, base));
@@ -78,6 +82,9 @@ SOFTGPU_API(cuMemAllocFromPoolAsync)
 (CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
   Call call;
   SOFTGPU_TRY(call.context());
+  std::shared_ptr<Stream> target;
+  SOFTGPU_TRY(call.stream(stream, target));
+  SOFTGPU_TRY(not_beside_capture(call, target));
   std::shared_ptr<Pool> found;
   SOFTGPU_TRY(find(call, pool, found));
   return allocate(call, address, bytes, found, stream);
@@ -93,9 +100,11 @@ SOFTGPU_API(cuMemFreeAsync)(CUdeviceptr address, CUstream stream) {
     if (target->capture->allocated.erase(address) == 0) return CUDA_ERROR_INVALID_VALUE;
     return capture_task(call, target, FreeTask{address});
   }
+  SOFTGPU_TRY(call.no_unsafe_capture());
   if (address == 0) return CUDA_SUCCESS;
   const auto found = call.rt.addresses.allocations.find(address);
-  if (found == call.rt.addresses.allocations.end() || found->second.global) {
+  if (found == call.rt.addresses.allocations.end() || found->second.global ||
+      (found->second.graph && call.rt.graph_live.count(address) == 0)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const MemoryKind kind = found->second.kind;
@@ -137,6 +146,7 @@ SOFTGPU_API(cuMemPoolCreate)(CUmemoryPool* pool, const CUmemPoolProps* pool_prop
       0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  SOFTGPU_TRY(call.no_unsafe_capture());
   auto made = new_pool(call.rt, device);
   made->props = *pool_props;
   made->on_device = type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -147,9 +157,11 @@ SOFTGPU_API(cuMemPoolCreate)(CUmemoryPool* pool, const CUmemPoolProps* pool_prop
 
 SOFTGPU_API(cuMemPoolDestroy)(CUmemoryPool pool) {
   Call call;
+  SOFTGPU_TRY(call.ready());
+  SOFTGPU_TRY(call.no_unsafe_capture());
   std::shared_ptr<Pool> found;
   SOFTGPU_TRY(find(call, pool, found));
-  if (found->standard) return CUDA_ERROR_NOT_PERMITTED;
+  if (found->standard) return CUDA_ERROR_INVALID_VALUE;
   call.rt.pump(call.lock);
   for (auto& current : call.rt.current_pool) {
     if (current == found) current = call.rt.default_pool[at(found->device)];
@@ -161,6 +173,8 @@ SOFTGPU_API(cuMemPoolDestroy)(CUmemoryPool pool) {
 
 SOFTGPU_API(cuMemPoolTrimTo)(CUmemoryPool pool, size_t min_bytes_to_keep) {
   Call call;
+  SOFTGPU_TRY(call.ready());
+  SOFTGPU_TRY(call.no_unsafe_capture());
   std::shared_ptr<Pool> found;
   SOFTGPU_TRY(find(call, pool, found));
   call.rt.pump(call.lock);
@@ -238,7 +252,7 @@ SOFTGPU_API(cuMemPoolSetAccess)(CUmemoryPool pool, const CUmemAccessDesc* map, s
     SOFTGPU_TRY(call.device(map[i].location.id));
     // The device that the memory is on cannot be shut out.
     if (map[i].location.id == found->device && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-      return CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_INVALID_DEVICE;
     }
   }
   for (size_t i = 0; i < count; ++i) found->access[map[i].location.id] = map[i].flags;

@@ -185,6 +185,10 @@ void trim_pools(Runtime& rt) {
 CUresult open_context(Call& call, int device, unsigned flags, std::shared_ptr<Context>& out) {
   Runtime& rt = call.rt;
   if (rt.lost(device)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  // After a fault the process gets no new context on the device.
+  for (const auto& [handle, other] : rt.contexts.all()) {
+    if (other->device == device && other->error != CUDA_SUCCESS) return other->error;
+  }
   const auto own = static_cast<std::uint64_t>(rt.config.context_memory.count);
   if (own > 0 && !charge_memory(*rt.segment, device, own)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto context = std::make_shared<Context>();
@@ -222,7 +226,7 @@ void unload_module(Call& call, Module& module) {
 
 void close_context(Call& call, const std::shared_ptr<Context>& context) {
   Runtime& rt = call.rt;
-  rt.abort_work(call.lock, context.get());
+  rt.end_work(call.lock, context.get());
   rt.wait_for_effects(call.lock);
   context->dead = true;
   for (const auto& stream : context->streams) rt.streams.remove(stream->handle);

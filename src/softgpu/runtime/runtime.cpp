@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "softgpu/engine/schedule.h"
+#include "softgpu/state.h"
 
 namespace nvshare::softgpu {
 namespace {
@@ -37,26 +38,6 @@ class FineSleep {
   int before_;
 };
 
-DeviceConfig device_config_of(const Config& config, int index) {
-  DeviceConfig device{};
-  device.memory = static_cast<std::uint64_t>(config.memory.count);
-  device.link = static_cast<double>(config.link.count) / 1e9;
-  device.slice = config.slice.count();
-  device.switch_cost = config.switch_cost.count();
-  std::snprintf(device.name, sizeof device.name, "%s", config.name.c_str());
-  // The same for every process and every run, so that tests can name it.
-  std::uint64_t state = 0xcbf29ce484222325;
-  for (const char c : config.card + "#" + std::to_string(index)) {
-    state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  for (std::size_t i = 0; i < 16; ++i) {
-    state = state * 6364136223846793005 + 1442695040888963407;
-    device.uuid[i] = static_cast<std::uint8_t>(state >> 56);
-  }
-  device.pci_bus = static_cast<std::uint32_t>(index) + 1;
-  return device;
-}
-
 void in_child() {
   Runtime& runtime = Runtime::instance();
   runtime.forked = true;
@@ -79,7 +60,7 @@ CUresult Runtime::initialise() {
   }
   config = *loaded;
   CardConfig card;
-  for (int i = 0; i < config.count; ++i) card.devices.push_back(device_config_of(config, i));
+  for (int i = 0; i < config.count; ++i) card.devices.push_back(softgpu::device_config(config, i));
   auto joined = Segment::join(config.card, card);
   if (!joined) {
     std::fprintf(stderr, "nvshare software GPU: %s\n", joined.error().message.c_str());
@@ -313,17 +294,22 @@ void Runtime::wait_for_effects(Lock& lock) {
   --waiters_;
 }
 
-void Runtime::abort_work(Lock& lock, const Context* context) {
-  {
-    Segment::Lock card_lock(*segment);
-    advance(segment->card(), monotonic_now());
-    for (const LanePoint& point : pending_of(context)) {
-      LaneState& state = lanes_[static_cast<std::size_t>(point.lane())];
-      for (Pending& item : state.pending) item.op.effect = nullptr;
-      abort_lane(segment->card(), segment->slot(), point.lane());
+void Runtime::end_work(Lock& lock, const Context* context) {
+  for (const LanePoint& point : pending_of(context)) {
+    bool endless = false;
+    {
+      Segment::Lock card_lock(*segment);
+      Card& card = segment->card();
+      advance(card, monotonic_now());
+      endless = earliest_completion(card, segment->slot(), point.lane(), point.seq()) == kNever;
+      if (endless) {
+        LaneState& state = lanes_[static_cast<std::size_t>(point.lane())];
+        for (Pending& item : state.pending) item.op.effect = nullptr;
+        abort_lane(card, segment->slot(), point.lane());
+      }
     }
+    wait(lock, point);
   }
-  wait_all(lock, context);
 }
 
 void Runtime::lose_device(int device) {
