@@ -432,6 +432,22 @@ Nanos earliest_completion(const Card& card, int slot, int lane, std::uint64_t se
   return after(card.clock, time_left(card, slot, lane, seq, kLookThrough));
 }
 
+void abort_lane(Card& card, int slot, int lane) {
+  Process& process = card.processes[slot];
+  Lane& queue = process.lanes[lane];
+  for (Usage& usage : process.usage) {
+    for (int engine = 0; engine < kEngines; ++engine) {
+      usage.ready[engine] &= ~bit(lane);
+      usage.running[engine] &= ~bit(lane);
+    }
+  }
+  while (queue.pending()) {
+    head(process, lane).work = Work::kMarker;
+    finish(process, lane, card.clock);
+  }
+  settle_all(card);
+}
+
 void clear_process(Card& card, int slot) {
   card.occupied &= ~bit(slot);
   Process& process = card.processes[slot];

@@ -38,6 +38,9 @@ bool host_ready(const Card& card, int slot, int lane);
 // when that depends on a kHost item or on work without an end. Never too late, mostly exact.
 Nanos earliest_completion(const Card& card, int slot, int lane, std::uint64_t seq);
 
+// Completes everything in the lane at the card's clock, whatever it would still have taken.
+void abort_lane(Card& card, int slot, int lane);
+
 // Forgets all work of a process, and what it held.
 void clear_process(Card& card, int slot);
 

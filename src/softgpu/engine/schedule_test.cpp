@@ -234,6 +234,19 @@ TEST_F(Schedule, ADeviceThatFellOffCompletesNothing) {
   EXPECT_EQ(earliest_completion(card, 0, 0, seq), kNever);
 }
 
+TEST_F(Schedule, AnAbortedLaneIsDoneAtOnce) {
+  join(0);
+  submit(card, 0, 0, {Work::kCompute, 0, HUGE_VAL, 1, {}});
+  submit(card, 0, 0, {Work::kHost, 0, 0, 0, {}});
+  const auto last = kernel(0, 0, kMs);
+  const auto other = kernel(0, 1, kMs);
+  advance(card, 5 * kMs);
+  abort_lane(card, 0, 0);
+  EXPECT_EQ(finished(0, 0, last), 5 * kMs);
+  advance(card, 7 * kMs);
+  EXPECT_EQ(finished(0, 1, other), 6 * kMs);
+}
+
 TEST_F(Schedule, BusyHistoryTellsHowMuchOfAPeriodWasUsed) {
   join(0);
   card.clock = 1000 * kMs;

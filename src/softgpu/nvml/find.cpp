@@ -1,9 +1,12 @@
 // Finding devices, and what each one is.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "softgpu/nvml/api.h"
 
@@ -39,22 +42,31 @@ nvml::nvmlPciInfo_t pci_info(const DeviceConfig& device) {
   return info;
 }
 
-// "DOMAIN:BUS:DEVICE.0", without the domain, or without the function when the domain is there.
-bool parse_bus_id(const char* text, unsigned& domain, unsigned& bus, unsigned& slot) {
-  unsigned function = 0;
-  int used = 0;
-  const int length = static_cast<int>(std::strlen(text));
-  const auto whole = [&](int fields, int wanted) { return fields == wanted && used == length; };
-  domain = 0;
-  if (whole(std::sscanf(text, "%x:%x:%x.%x%n", &domain, &bus, &slot, &function, &used), 4)) {
-    return function == 0;
+struct BusId {
+  unsigned domain = 0;
+  unsigned bus = 0;
+  unsigned slot = 0;
+};
+
+// "DOMAIN:BUS:DEVICE.0"; the function may be left out, or the domain, but not both.
+std::optional<BusId> parse_bus_id(std::string_view text) {
+  std::vector<unsigned> fields;
+  std::string separators;
+  while (true) {
+    unsigned field = 0;
+    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), field, 16);
+    if (status != std::errc{}) return std::nullopt;
+    fields.push_back(field);
+    text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
+    if (text.empty()) break;
+    separators += text.front();
+    text.remove_prefix(1);
   }
-  if (whole(std::sscanf(text, "%x:%x:%x%n", &domain, &bus, &slot, &used), 3)) return true;
-  domain = 0;
-  if (whole(std::sscanf(text, "%x:%x.%x%n", &bus, &slot, &function, &used), 3)) {
-    return function == 0;
-  }
-  return false;
+  const bool has_function = separators.ends_with('.');
+  if (has_function && fields.back() != 0) return std::nullopt;
+  if (separators == "::." || separators == "::") return BusId{fields[0], fields[1], fields[2]};
+  if (separators == ":.") return BusId{0, fields[0], fields[1]};
+  return std::nullopt;
 }
 
 // Old programs have room for the beginning of the structure only.
@@ -123,15 +135,11 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* pci_bus_id, nvmlDevice_t*
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* pci_bus_id, nvmlDevice_t* device) {
   return library().look([&](const View& view) {
-    unsigned domain = 0;
-    unsigned bus = 0;
-    unsigned slot = 0;
-    if (pci_bus_id == nullptr || device == nullptr ||
-        !parse_bus_id(pci_bus_id, domain, bus, slot)) {
-      return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    if (pci_bus_id == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    const std::optional<BusId> id = parse_bus_id(pci_bus_id);
+    if (!id) return NVML_ERROR_INVALID_ARGUMENT;
     return find_device(view, device, [&](int index) {
-      return domain == 0 && slot == 0 && bus == view.device(index).pci_bus;
+      return id->domain == 0 && id->slot == 0 && id->bus == view.device(index).pci_bus;
     });
   });
 }
