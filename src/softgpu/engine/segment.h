@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "softgpu/engine/card.h"
+
+// How processes find the card and leave it. There is no server and no file: the card is anonymous
+// memory that lives as long as a process has it open. A process says where it is found by the name
+// of an abstract socket ("@nvshare-softgpu.../at/PID/FD"), which the kernel takes away with the
+// process, and holds its place in the card by a lock on one byte, which the kernel lets go the
+// same way. So whatever is killed, and however, nothing stays.
+namespace nvshare::softgpu {
+
+// What the first process gives the card; later ones take it as it is.
+struct CardConfig {
+  std::vector<DeviceConfig> devices;
+};
+
+class Segment {
+ public:
+  // Joins the card of that name, or makes it. `name`: letters, digits, '.', '_' and '-', at
+  // most 40.
+  static Result<std::unique_ptr<Segment>> join(const std::string& name, const CardConfig& config);
+
+  // Opens the card of that name without a place in it, to look at; an error when there is none.
+  static Result<std::unique_ptr<Segment>> look(const std::string& name);
+
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  Card& card() { return *card_; }
+  int slot() const { return slot_; }
+  Process& self() { return card_->processes[slot_]; }
+
+  // Holds the card's mutex. When a process died holding it, the card is repaired first.
+  class Lock {
+   public:
+    explicit Lock(Segment& segment);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    Segment& segment_;
+  };
+
+  // Cleans up after processes that are dead. Needs the lock. Returns how many there were.
+  int reap();
+
+  // In a child of fork(): lets go of everything without touching the card.
+  void abandon();
+
+ private:
+  Segment() = default;
+  bool alive(int slot) const;
+  Result<void> take_slot();
+  Result<void> announce(const std::string& prefix);
+
+  Card* card_ = nullptr;
+  int slot_ = -1;
+  UniqueFd memory_;    // our own open file description: its byte locks are ours
+  UniqueFd presence_;  // the socket whose name says where we are
+};
+
+// Bytes used on a device, by one process (its own and what is charged to it) or by all (slot < 0).
+std::uint64_t memory_used(const Card& card, int device, int slot);
+
+// Charges `bytes` to the process if they fit the device; `reap` is asked once before giving up.
+bool charge_memory(Segment& segment, int device, std::uint64_t bytes);
+void release_memory(Segment& segment, int device, std::uint64_t bytes);
+
+// Shared allocations are named by the identity of their memory. The first holder is charged.
+bool hold_shared(Segment& segment, int device, std::uint64_t identity, std::uint64_t bytes);
+void drop_shared(Segment& segment, std::uint64_t identity);
+
+Nanos monotonic_now();
+
+}  // namespace nvshare::softgpu
