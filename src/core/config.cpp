@@ -61,8 +61,8 @@ std::vector<std::string> problems(const Config& config) {
   percent("quantum_multiplier", config.quantum_multiplier, 1, 1000);
   const auto memory = [&](const char* name, Bytes value) {
     if (value.count < 0 || value > kMostMemory) {
-      found.push_back(fmt::format("{}: {} is not from 0 to {}", name, to_text(value),
-                                  to_text(kMostMemory)));
+      found.push_back(
+          fmt::format("{}: {} is not from 0 to {}", name, to_text(value), to_text(kMostMemory)));
     }
   };
   memory("reserve_base", config.reserve_base);

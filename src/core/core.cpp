@@ -140,7 +140,7 @@ class Core::Impl {
   bool scheduling_ = true;
   std::uint64_t next_client_ = 1;
   std::map<GpuId, Gpu> gpus_;
-  std::map<TenantId, Tenant> tenants_;
+  std::unordered_map<TenantId, Tenant> tenants_;
   std::unordered_map<ClientId, Client> clients_;
   std::set<std::pair<Time, GpuId>> wakeups_;
   std::map<GpuId, Time> wakeup_of_;
@@ -452,6 +452,7 @@ Snapshot Core::Impl::snapshot() const {
   for (const auto& [id, tenant] : tenants_) {
     view.tenants.push_back({id, tenant.name, tenant.limits, tenant.paused});
   }
+  std::ranges::sort(view.tenants, {}, &TenantView::id);
   for (const auto& [id, gpu] : gpus_) {
     GpuView seen{.id = id,
                  .total = gpu.total(),
@@ -462,6 +463,8 @@ Snapshot Core::Impl::snapshot() const {
     for (const auto& [tenant, share] : gpu.shares()) {
       view.shares.push_back({tenant, id, from_fixed(share.billed)});
     }
+    const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
+    std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);
     for (const auto& [client_id, client] : gpu.clients()) {
       seen.running += client->phase == Phase::Running;
       view.clients.push_back(view_of(*client));

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "core/compute_engine.h"
@@ -25,7 +26,7 @@ class Gpu {
   Bytes total() const { return total_; }
   const Residency& residency() const { return residency_; }
   const std::map<ClientId, Client*>& clients() const { return clients_; }
-  const std::map<TenantId, Share>& shares() const { return shares_; }
+  const std::unordered_map<TenantId, Share>& shares() const { return shares_; }
   int wanting() const { return wanting_; }
 
   void add(Client& client, Time now);
@@ -65,7 +66,7 @@ class Gpu {
   int wanting_ = 0;
   std::uint64_t next_share_ = 1;
   std::map<ClientId, Client*> clients_;
-  std::map<TenantId, Share> shares_;
+  std::unordered_map<TenantId, Share> shares_;
   std::set<std::tuple<Time, std::uint64_t, Client*>> stopping_;  // by when the drop was sent
 };
 

@@ -146,19 +146,17 @@ void WindowEngine::unthrottle(Share& share) {
   index(share);
 }
 
+void WindowEngine::unthrottle_if_possible(Share& share) {
+  settle(share);
+  enter_window(share);
+  const auto quota = quota_of(share);
+  if (quota && share.window.used >= *quota) return;
+  throttled_.erase(&share);
+  unthrottle(share);
+}
+
 void WindowEngine::unthrottle_where_possible() {
-  for (auto it = throttled_.begin(); it != throttled_.end();) {
-    Share& share = **it;
-    settle(share);
-    enter_window(share);
-    const auto quota = quota_of(share);
-    if (quota && share.window.used >= *quota) {
-      ++it;
-      continue;
-    }
-    it = throttled_.erase(it);
-    unthrottle(share);
-  }
+  for (auto it = throttled_.begin(); it != throttled_.end();) unthrottle_if_possible(**it++);
 }
 
 // Quotas that end at this very moment count as spent, also when a window ends with them.
@@ -193,7 +191,7 @@ void WindowEngine::before_limits_change(Share& share, Time now) {
 
 void WindowEngine::after_limits_change(Share& share, Time) {
   if (share.wanting > 0) load_changed_.limit_sum += share.limit();
-  unthrottle_where_possible();
+  if (share.window.throttled) unthrottle_if_possible(share);
   index(share);
 }
 

@@ -57,6 +57,7 @@ class WindowEngine final : public ComputeEngine {
   void wanting_changed(Share& share, int before);
   void throttle(Share& share, Time now);
   void unthrottle(Share& share);
+  void unthrottle_if_possible(Share& share);
   void unthrottle_where_possible();
   void collect_exhausted(Time now);
   void apply_load();
