@@ -175,19 +175,14 @@ void Gpu::look_for_overdue(Time now, Decisions& out) {
   }
 }
 
-void Gpu::note_drops(const Decisions& out, std::size_t from) {
-  for (std::size_t i = from; i < out.size(); ++i) {
-    const auto* drop = std::get_if<Drop>(&out[i].action);
-    if (drop == nullptr) continue;
-    const auto it = clients_.find(drop->client);
-    if (it == clients_.end()) continue;
-    stopping_.emplace(it->second->dropped_at, it->second->seq, it->second);
+void Gpu::note_drops() {
+  for (Client* client : engine_->take_stopped()) {
+    stopping_.emplace(client->dropped_at, client->seq, client);
   }
 }
 
 void Gpu::finish(Time now, Decisions& out) {
-  note_drops(out, 0);
-  const std::size_t from = out.size();
+  note_drops();
   look_for_overdue(now, out);
   make_room(now, out);
   if (scheduling_) {
@@ -199,7 +194,7 @@ void Gpu::finish(Time now, Decisions& out) {
       }
     }
   }
-  note_drops(out, from);
+  note_drops();
 }
 
 std::optional<Time> Gpu::next_wakeup() const {

@@ -54,7 +54,7 @@ class Gpu {
   void place(Client& client, Time now, Decisions& out);
   void want(Client& client, bool wants, Time now);
   void make_room(Time now, Decisions& out);
-  void note_drops(const Decisions& out, std::size_t from);
+  void note_drops();
   void look_for_overdue(Time now, Decisions& out);
 
   GpuId id_;
