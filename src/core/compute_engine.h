@@ -21,7 +21,7 @@ class ComputeEngine {
   virtual void attach(Share& share, Time now) = 0;
   virtual void detach(Share& share) = 0;  // has no clients
   virtual void before_limits_change(Share& share, Time now) = 0;
-  virtual void after_limits_change(Share& share, Time now) = 0;
+  virtual void after_limits_change(Share& share, bool cores_changed, Time now) = 0;
 
   virtual void make_ready(Client& client, Time now) = 0;    // Off -> Ready
   virtual void make_unready(Client& client, Time now) = 0;  // Ready -> Off

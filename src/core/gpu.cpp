@@ -40,10 +40,7 @@ void Gpu::remove(Client& client, Time now) {
   residency_.leave(client);
   share.allocated -= client.demand;
   clients_.erase(client.id);
-  if (--share.clients == 0) {
-    engine_->detach(share);
-    shares_.erase(share.tenant->id);
-  }
+  --share.clients;  // the account stays: a new process does not start with a clean slate
 }
 
 void Gpu::want(Client& client, bool wants, Time now) {
@@ -55,7 +52,7 @@ void Gpu::want(Client& client, bool wants, Time now) {
 
 // Puts a client where it belongs, after anything about it has changed.
 void Gpu::place(Client& client, Time now, Decisions& out) {
-  residency_.update(client, out);
+  residency_.update(client, now, out);
   const bool should_run = client.wants_work && !client.tenant->paused;
   const bool can_run = should_run && client.complete();
   switch (client.phase) {
@@ -83,7 +80,7 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
     residency_.enqueue(client, now, out);
   } else if (!should_run) {
     residency_.dequeue(client);
-    residency_.update(client, out);
+    residency_.update(client, now, out);
   }
 }
 
@@ -97,6 +94,13 @@ void Gpu::released(Client& client, Duration used, bool more_work, Time now, Deci
   engine_->release(client, used, now);
   want(client, more_work, now);
   place(client, now, out);
+}
+
+void Gpu::forget(TenantId tenant) {
+  const auto it = shares_.find(tenant);
+  if (it == shares_.end()) return;
+  engine_->detach(it->second);
+  shares_.erase(it);
 }
 
 void Gpu::usage(Client& client, Duration used, Time now) {
@@ -120,9 +124,9 @@ void Gpu::limits_will_change(TenantId tenant, Time now) {
   if (it != shares_.end()) engine_->before_limits_change(it->second, now);
 }
 
-void Gpu::limits_have_changed(TenantId tenant, Time now) {
+void Gpu::limits_have_changed(TenantId tenant, bool cores_changed, Time now) {
   const auto it = shares_.find(tenant);
-  if (it != shares_.end()) engine_->after_limits_change(it->second, now);
+  if (it != shares_.end()) engine_->after_limits_change(it->second, cores_changed, now);
 }
 
 void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {

@@ -33,13 +33,15 @@ class Gpu {
   void remove(Client& client, Time now);
   void work_requested(Client& client, Time now, Decisions& out);
   void released(Client& client, Duration used, bool more_work, Time now, Decisions& out);
+  // The tenant is gone for good; it has no clients.
+  void forget(TenantId tenant);
   void usage(Client& client, Duration used, Time now);
   void memory_changed(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
                       Decisions& out);
   void memory_moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out);
   void overhead_measured(Bytes overhead) { residency_.set_overhead(overhead); }
   void limits_will_change(TenantId tenant, Time now);
-  void limits_have_changed(TenantId tenant, Time now);
+  void limits_have_changed(TenantId tenant, bool cores_changed, Time now);
   void pause_changed(TenantId tenant, Time now, Decisions& out);
   void switch_scheduling(bool on, Time now, Decisions& out);
 

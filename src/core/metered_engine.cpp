@@ -83,14 +83,14 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
 
 // What was used stays used: debt goes over as it is and is paid off at the new rate from now. What
 // was saved goes over as far as the new limit would have let it be saved.
-void MeteredEngine::after_limits_change(Share& share, Time) {
+void MeteredEngine::after_limits_change(Share& share, bool cores_changed, Time) {
   share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
   if (share.wanting > 0) {
     activate(share);
     if (share.limited()) note_allowance(share);
     enqueue_if_runnable(share);
   }
-  if (!share.held.empty()) relimited_.emplace(share.seq, &share);
+  if (cores_changed && !share.held.empty()) relimited_.emplace(share.seq, &share);
 }
 
 void MeteredEngine::make_ready(Client& client, Time now) {

@@ -27,7 +27,7 @@ class MeteredEngine final : public ComputeEngine {
   void attach(Share& share, Time now) override;
   void detach(Share& share) override;
   void before_limits_change(Share& share, Time now) override;
-  void after_limits_change(Share& share, Time now) override;
+  void after_limits_change(Share& share, bool cores_changed, Time now) override;
   void make_ready(Client& client, Time now) override;
   void make_unready(Client& client, Time now) override;
   void stop(Client& client, const Reason& why, Time now, Decisions& out) override;

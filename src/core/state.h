@@ -122,11 +122,16 @@ struct Client {
   bool queued = false;
   std::int64_t queue_key = 0;
   std::uint64_t queue_seq = 0;
-  bool evictable = false;  // stands in the order of eviction
+  std::optional<Time> move_due;  // when a move it was told to make must have made progress
+  bool stalled = false;          // it has not; nobody counts on it any more
+  Bytes stalled_bytes{};
+  bool known_evictable = false;  // was, the last time anybody looked
+  bool evictable = false;        // stands in the order of eviction
   Time evictable_at{};
   Time protected_since{};
   Bytes quantum_bytes{};  // what its quantum was reckoned from
   Time protected_until{};
+  bool keeps_quantum = false;       // waits for its own growth: what is left of its quantum goes on
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
 
