@@ -66,7 +66,11 @@ nvmlReturn_t NvmlLibrary::init() {
 
 nvmlReturn_t NvmlLibrary::shutdown() {
   return call([](NvmlLibrary& library) {
-    if (--library.references_ == 0) library.segment_.reset();
+    if (--library.references_ > 0) return nvml::NVML_SUCCESS;
+    // Everything is let go, because the library may be unloaded next.
+    library.segment_.reset();
+    library.config_ = {};
+    library.card_name_ = {};
     return nvml::NVML_SUCCESS;
   });
 }
