@@ -12,9 +12,10 @@ setup:           ## install the packages the build needs (nothing that is there 
 build: setup     ## build everything into build/dev
 	@cmake --preset dev >/dev/null
 	@cmake --build --preset dev -j $(JOBS)
+	@ln -sfn dev/bin build/bin && ln -sfn dev/lib build/lib
 
 demo: build      ## show the product at work
-	@tools/demo.sh build/dev/bin/nvshare
+	@tools/demo.sh build/bin/nvshare
 
 test: build      ## run every test
 	@ctest --preset dev -j $(JOBS)

@@ -29,7 +29,8 @@ if(NVSHARE_SANITIZE)
   target_link_options(nvshare_options INTERFACE -fsanitize=${NVSHARE_SANITIZE})
 endif()
 if(NVSHARE_FUZZ)
-  target_compile_options(nvshare_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined)
+  target_compile_options(nvshare_options INTERFACE 
+    -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
   target_link_options(nvshare_options INTERFACE -fsanitize=address,undefined)
 endif()
 

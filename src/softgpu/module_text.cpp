@@ -129,6 +129,10 @@ std::size_t size_of(ParamType type) {
 
 Result<ModuleText> parse_module(std::string_view text) {
   ModuleText module;
+  if (const auto at = text.find(".target sm_"); at != std::string_view::npos) {
+    const auto digits = text.substr(at + std::string_view(".target sm_").size(), 2);
+    if (auto value = parse_integer(digits, 10, 99)) module.target = static_cast<int>(*value);
+  }
   int number = 0;
   while (!text.empty()) {
     const auto end = std::min(text.find('\n'), text.size());

@@ -29,6 +29,7 @@ struct GlobalText {
 };
 
 struct ModuleText {
+  int target = 90;  // compute capability that the PTX, if it is such, was made for
   std::vector<KernelText> kernels;
   std::vector<GlobalText> globals;
 };

@@ -82,15 +82,17 @@ TEST_F(Core, ALoneProcessRunsAtFullSpeed) {
   EXPECT_OK(cuEventCreate(&start, 0));
   EXPECT_OK(cuEventCreate(&end, 0));
   const auto begun = Clock::now();
+  // Behind something that lasts, so that nothing depends on how fast this thread is.
+  EXPECT_OK(spin(nullptr, 50 * kMs));
   EXPECT_OK(cuEventRecord(start, nullptr));
   for (int i = 0; i < 200; ++i) EXPECT_OK(spin(nullptr, kMs));
   EXPECT_OK(cuEventRecord(end, nullptr));
   EXPECT_EQ(cuEventQuery(end), CUDA_ERROR_NOT_READY);
   EXPECT_OK(cuEventSynchronize(end));
-  EXPECT_GE(milliseconds_since(begun), 200);
+  EXPECT_GE(milliseconds_since(begun), 250);
   float elapsed = 0;
   EXPECT_OK(cuEventElapsedTime(&elapsed, start, end));
-  EXPECT_NEAR(elapsed, 200.4, 1.0);  // each kernel takes 2 us beside what it declares
+  EXPECT_NEAR(elapsed, 200.4, 0.01);  // each kernel takes 2 us beside what it declares
   EXPECT_OK(cuEventDestroy_v2(start));
   EXPECT_OK(cuEventDestroy_v2(end));
 }
@@ -113,13 +115,14 @@ TEST_F(Core, CopyTimesFollowTheLink) {
   CUevent end{};
   EXPECT_OK(cuEventCreate(&start, 0));
   EXPECT_OK(cuEventCreate(&end, 0));
+  EXPECT_OK(spin(nullptr, 20 * kMs));
   EXPECT_OK(cuEventRecord(start, nullptr));
   EXPECT_OK(cuMemcpyHtoDAsync_v2(address, pinned, 100 * kMi, nullptr));
   EXPECT_OK(cuEventRecord(end, nullptr));
   EXPECT_OK(cuEventSynchronize(end));
   float elapsed = 0;
   EXPECT_OK(cuEventElapsedTime(&elapsed, start, end));
-  EXPECT_NEAR(elapsed, 1000.0 * 100 / 1024 / 50, 0.1);  // 50 GiB/s
+  EXPECT_NEAR(elapsed, 1000.0 * 100 / 1024 / 50, 0.01);  // 50 GiB/s
   EXPECT_OK(cuMemFreeHost(pinned));
 }
 
@@ -216,26 +219,6 @@ TEST_F(Core, StreamsWaitForValuesInMemory) {
   EXPECT_EQ(word(address), 9u);
   EXPECT_OK(cuStreamDestroy_v2(a));
   EXPECT_OK(cuMemFreeHost(flag));
-}
-
-TEST_F(Core, AnIllegalAddressSticksToTheContext) {
-  CUcontext broken{};
-  ASSERT_OK(cuCtxCreate_v2(&broken, 0, 0));
-  CUmodule loaded{};
-  CUfunction kernel{};
-  ASSERT_OK(cuModuleLoadData(&loaded, kModule));
-  ASSERT_OK(cuModuleGetFunction(&kernel, loaded, "fill32"));
-  CUdeviceptr nowhere = 0x1000;
-  unsigned value = 1;
-  unsigned long count = 1;
-  void* params[] = {&nowhere, &value, &count};
-  EXPECT_OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
-  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-  CUdeviceptr address = 0;
-  EXPECT_EQ(cuMemAlloc_v2(&address, 4), CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_OK(cuCtxDestroy_v2(broken));
-  EXPECT_OK(cuMemAlloc_v2(&address, 4));
 }
 
 TEST_F(Core, ManyLaunchesMoreThanTheQueueHolds) {

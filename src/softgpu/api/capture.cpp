@@ -32,13 +32,24 @@ struct Info {
   size_t* count = nullptr;
 };
 
+// Asking after the legacy stream is refused while it is captured by implication, and harms nothing.
+bool has_blocking_capture(const Context& context) {
+  const auto captured = [](const Stream& stream) {
+    return stream.capture && (stream.flags & CU_STREAM_NON_BLOCKING) == 0;
+  };
+  return std::any_of(context.streams.begin(), context.streams.end(),
+                     [&](const auto& stream) { return captured(*stream); }) ||
+         std::any_of(context.per_thread.begin(), context.per_thread.end(),
+                     [&](const auto& one) { return captured(*one.second); });
+}
+
 CUresult tell(CUstream stream, const Info& info) {
   Call call;
   SOFTGPU_TRY(call.context());
   if (info.status == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> found;
   SOFTGPU_TRY(call.stream(stream, found));
-  if (found->legacy) SOFTGPU_TRY(no_implicit_capture(*call.ctx));
+  if (found->legacy && has_blocking_capture(*call.ctx)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   const auto& capture = found->capture;
   *info.status = capture ? capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
   if (!capture || capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
@@ -83,11 +94,10 @@ SOFTGPU_API(cuStreamEndCapture)(CUstream stream, CUgraph* graph) {
   Call call;
   std::shared_ptr<Stream> found;
   SOFTGPU_TRY(find(call, stream, found));
-  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Graph> made;
-  *graph = nullptr;
+  if (graph != nullptr) *graph = nullptr;
   SOFTGPU_TRY(end_capture(call, found, made));
-  *graph = made->handle;
+  if (graph != nullptr) *graph = made->handle;
   return CUDA_SUCCESS;
 }
 
@@ -150,7 +160,7 @@ SOFTGPU_API(cuStreamUpdateCaptureDependencies)
 SOFTGPU_API(cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode* mode) {
   Call call;
   SOFTGPU_TRY(call.ready());
-  if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, this_thread().capture_mode);
   return CUDA_SUCCESS;
 }

@@ -33,12 +33,20 @@ CUresult named_or_current(Call& call, CUcontext handle) {
   SOFTGPU_TRY(call.ready());
   call.ctx = call.rt.contexts.find(handle);
   if (!call.ctx) return CUDA_ERROR_INVALID_CONTEXT;
-  return call.ctx->dead ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+  return call.ctx->dead ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 CUresult synchronize(Call& call) {
   if (call.ctx->error != CUDA_SUCCESS) return call.ctx->error;
   SOFTGPU_TRY(call.no_unsafe_capture());
+  // Whatever its mode, a capture in this context is work that never comes.
+  bool hurt = false;
+  for (const auto& stream : call.ctx->streams) {
+    if (!stream->capture) continue;
+    invalidate(*stream->capture);
+    hurt = true;
+  }
+  if (hurt) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   call.rt.wait_all(call.lock, call.ctx.get());
   trim_pools(call.rt);
   return call.ctx->error;
@@ -49,7 +57,7 @@ std::size_t default_limit(CUlimit limit) {
     case CU_LIMIT_STACK_SIZE:
       return 1024;
     case CU_LIMIT_PRINTF_FIFO_SIZE:
-      return 7340032;
+      return 8650752;
     case CU_LIMIT_MALLOC_HEAP_SIZE:
       return 8388608;
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
@@ -68,6 +76,10 @@ bool known_limit(CUlimit limit) {
 }
 
 }  // namespace
+
+SOFTGPU_API(cuCtxCreate)(CUcontext* ctx, unsigned flags, CUdevice device) {
+  return create(ctx, flags, device, 3010);
+}
 
 SOFTGPU_API(cuCtxCreate_v2)(CUcontext* ctx, unsigned flags, CUdevice device) {
   return create(ctx, flags, device, 3020);
@@ -97,8 +109,7 @@ SOFTGPU_API(cuCtxDestroy_v2)(CUcontext ctx) {
   SOFTGPU_TRY(call.ready());
   if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto found = call.rt.contexts.find(ctx);
-  if (!found) return CUDA_ERROR_INVALID_CONTEXT;
-  if (found->dead) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!found || found->dead) return CUDA_ERROR_INVALID_CONTEXT;
   if (found->primary) return CUDA_ERROR_INVALID_CONTEXT;
   close_context(call, found);
   auto& stack = this_thread().stack;
@@ -109,10 +120,8 @@ SOFTGPU_API(cuCtxDestroy_v2)(CUcontext ctx) {
 SOFTGPU_API(cuCtxPushCurrent_v2)(CUcontext ctx) {
   Call call;
   SOFTGPU_TRY(call.ready());
-  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto found = call.rt.contexts.find(ctx);
-  if (!found) return CUDA_ERROR_INVALID_CONTEXT;
-  if (found->dead) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!call.rt.contexts.find(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
   this_thread().stack.push_back(ctx);
   return CUDA_SUCCESS;
 }
@@ -135,9 +144,8 @@ SOFTGPU_API(cuCtxSetCurrent)(CUcontext ctx) {
     if (!stack.empty()) stack.pop_back();
     return CUDA_SUCCESS;
   }
-  const auto found = call.rt.contexts.find(ctx);
-  if (!found) return CUDA_ERROR_INVALID_CONTEXT;
-  if (found->dead) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  // One that is gone can be made current; it is good for nothing.
+  if (!call.rt.contexts.find(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
   if (stack.empty()) stack.push_back(nullptr);
   stack.back() = ctx;
   return CUDA_SUCCESS;
@@ -172,7 +180,7 @@ SOFTGPU_API(cuCtxGetFlags)(unsigned* flags) {
   Call call;
   SOFTGPU_TRY(call.any_context());
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = call.ctx->flags;
+  *flags = call.ctx->flags | CU_CTX_MAP_HOST;  // mapping is always possible
   return CUDA_SUCCESS;
 }
 
@@ -217,6 +225,7 @@ SOFTGPU_API(cuCtxSetLimit)(CUlimit limit, size_t value) {
   SOFTGPU_TRY(call.context());
   if (limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (!known_limit(limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  SOFTGPU_TRY(call.no_unsafe_capture());
   call.ctx->limits[limit] = value;
   return CUDA_SUCCESS;
 }
@@ -225,7 +234,7 @@ SOFTGPU_API(cuCtxGetLimit)(size_t* pvalue, CUlimit limit) {
   Call call;
   SOFTGPU_TRY(call.context());
   if (pvalue == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (!known_limit(limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   const auto found = call.ctx->limits.find(limit);
   *pvalue = found == call.ctx->limits.end() ? default_limit(limit) : found->second;
@@ -281,8 +290,10 @@ SOFTGPU_API(cuCtxGetExecAffinity)(CUexecAffinityParam* exec_affinity, CUexecAffi
   Call call;
   SOFTGPU_TRY(call.context());
   if (exec_affinity == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  (void)type;
-  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  exec_affinity->type = type;
+  exec_affinity->param.smCount.val = 132;
+  return CUDA_SUCCESS;
 }
 
 SOFTGPU_API(cuCtxAttach)(CUcontext* ctx, unsigned flags) {
@@ -310,7 +321,7 @@ SOFTGPU_API(cuCtxEnablePeerAccess)(CUcontext peer_context, unsigned flags) {
   SOFTGPU_TRY(call.context());
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto peer = find_context(call.rt, peer_context);
-  if (!peer || peer == call.ctx) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->device == call.ctx->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (!call.ctx->peers.insert(peer_context).second) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
   return CUDA_SUCCESS;

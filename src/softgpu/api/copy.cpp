@@ -45,8 +45,15 @@ CUresult copy_async(Call& call, CUstream stream, CopyTask task) {
 CUresult copy_sync(Call& call, CopyTask task) {
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(nullptr, target));
-  SOFTGPU_TRY(call.no_unsafe_capture());
   if (task.bytes() == 0) return CUDA_SUCCESS;
+  for (const CopySide* side : {&task.from, &task.to}) {
+    // Memory of a graph is there while a launch of it has it allocated.
+    const Allocation* allocation = call.rt.addresses.find(side->base);
+    if (allocation != nullptr && allocation->graph &&
+        call.rt.graph_live.count(allocation->base) == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
   const bool device_only =
       task.from.type != CU_MEMORYTYPE_HOST && task.to.type != CU_MEMORYTYPE_HOST;
   SOFTGPU_TRY(enqueue(call, target, std::move(task)));
@@ -134,8 +141,11 @@ void to_device(CUDA_MEMCPY3D& copy, CUdeviceptr address) {
 CUresult check_contexts(CUcontext one, CUcontext other) {
   Call call;
   SOFTGPU_TRY(call.ready());
-  return find_context(call.rt, one) && find_context(call.rt, other) ? CUDA_SUCCESS
-                                                                    : CUDA_ERROR_INVALID_CONTEXT;
+  // Null means the current one.
+  const auto good = [&](CUcontext handle) {
+    return handle == nullptr || find_context(call.rt, handle) != nullptr;
+  };
+  return good(one) && good(other) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 }  // namespace

@@ -7,8 +7,16 @@ namespace {
 
 using Wide = unsigned __int128;
 
+// Whether any device may use all of the range: mapped memory can be closed to all of them.
+bool may_use(Runtime& rt, std::uint64_t address, std::uint64_t bytes, bool write) {
+  for (int device = 0; device < rt.device_count(); ++device) {
+    if (rt.addresses.device_can(address, bytes, write, device)) return true;
+  }
+  return false;
+}
+
 // Finds out what an address is; false when it is not what it has to be.
-bool resolve_address(Runtime& rt, std::uint64_t address, Wide bytes, Expect expect,
+bool resolve_address(Runtime& rt, std::uint64_t address, Wide bytes, Expect expect, bool write,
                      CopySide& side) {
   side.base = address;
   if (bytes > UINT64_MAX - address) return false;
@@ -25,7 +33,7 @@ bool resolve_address(Runtime& rt, std::uint64_t address, Wide bytes, Expect expe
   side.type = host_memory ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   side.pinned = host_memory;
   // Pinned memory may be part of something larger; device memory ends where it ends.
-  return host_memory || rt.addresses.covers(address, static_cast<std::uint64_t>(bytes));
+  return host_memory || may_use(rt, address, static_cast<std::uint64_t>(bytes), write);
 }
 
 struct GivenSide {
@@ -38,7 +46,7 @@ struct GivenSide {
 
 CUresult resolve_array(Runtime& rt, const GivenSide& given, const CopyTask& task, CopySide& side) {
   const auto array = rt.arrays.find(given.array);
-  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (!array) return CUDA_ERROR_INVALID_VALUE;
   const auto& shape = array->descriptor;
   const Wide right = Wide{given.x} + task.width;
   const Wide bottom = Wide{given.y} + task.height;
@@ -55,7 +63,8 @@ CUresult resolve_array(Runtime& rt, const GivenSide& given, const CopyTask& task
   return CUDA_SUCCESS;
 }
 
-CUresult resolve_side(Runtime& rt, const GivenSide& given, const CopyTask& task, CopySide& side) {
+CUresult resolve_side(Runtime& rt, const GivenSide& given, const CopyTask& task, bool write,
+                      CopySide& side) {
   if (given.type == CU_MEMORYTYPE_ARRAY) return resolve_array(rt, given, task, side);
   if (given.type < CU_MEMORYTYPE_HOST || given.type > CU_MEMORYTYPE_UNIFIED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -77,7 +86,7 @@ CUresult resolve_side(Runtime& rt, const GivenSide& given, const CopyTask& task,
   const Expect expect = given.type == CU_MEMORYTYPE_HOST     ? Expect::kHost
                         : given.type == CU_MEMORYTYPE_DEVICE ? Expect::kDevice
                                                              : Expect::kAny;
-  if (!resolve_address(rt, base + static_cast<std::uint64_t>(start), span, expect, side)) {
+  if (!resolve_address(rt, base + static_cast<std::uint64_t>(start), span, expect, write, side)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   side.pitch = pitch;
@@ -94,8 +103,8 @@ CUresult make_linear_copy(Call& call, std::uint64_t to, Expect to_kind, std::uin
   given.WidthInBytes = bytes;
   given.Height = given.Depth = 1;
   if (bytes == 0) return CUDA_SUCCESS;
-  if (!resolve_address(call.rt, to, bytes, to_kind, task.to) ||
-      !resolve_address(call.rt, from, bytes, from_kind, task.from)) {
+  if (!resolve_address(call.rt, to, bytes, to_kind, true, task.to) ||
+      !resolve_address(call.rt, from, bytes, from_kind, false, task.from)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   given.srcMemoryType = task.from.type;
@@ -126,8 +135,8 @@ CUresult make_box_copy(Call& call, const CUDA_MEMCPY3D& copy, CopyTask& task) {
                      copy.dstXInBytes,   copy.dstY,
                      copy.dstZ,          copy.dstPitch,
                      copy.dstHeight};
-  SOFTGPU_TRY(resolve_side(call.rt, from, task, task.from));
-  return resolve_side(call.rt, to, task, task.to);
+  SOFTGPU_TRY(resolve_side(call.rt, from, task, false, task.from));
+  return resolve_side(call.rt, to, task, true, task.to);
 }
 
 CUDA_MEMCPY3D widen(const CUDA_MEMCPY2D& copy) {
@@ -172,7 +181,7 @@ CUresult check_memset(Call& call, const CUDA_MEMSET_NODE_PARAMS& params) {
   }
   const Wide span = Wide{params.height - 1} * params.pitch + row;
   if (span > UINT64_MAX - params.dst) return CUDA_ERROR_INVALID_VALUE;
-  return call.rt.addresses.covers(params.dst, static_cast<std::uint64_t>(span))
+  return may_use(call.rt, params.dst, static_cast<std::uint64_t>(span), true)
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_VALUE;
 }

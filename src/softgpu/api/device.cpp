@@ -64,6 +64,17 @@ SOFTGPU_API(cuDeviceTotalMem_v2)(size_t* bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+SOFTGPU_API(cuDeviceTotalMem)(unsigned* bytes, CUdevice device) {
+  Call call;
+  SOFTGPU_TRY(call.ready());
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  SOFTGPU_TRY(call.device(device));
+  // As much of it as 32 bits can say.
+  *bytes = static_cast<unsigned>(
+      std::min<std::uint64_t>(call.rt.device_config(device).memory, UINT32_MAX));
+  return CUDA_SUCCESS;
+}
+
 SOFTGPU_API(cuDeviceGetAttribute)(int* value, CUdevice_attribute attrib, CUdevice device) {
   Call call;
   SOFTGPU_TRY(call.ready());
@@ -145,7 +156,8 @@ SOFTGPU_API(cuDeviceGetExecAffinitySupport)
 (int* value, CUexecAffinityType type, CUdevice device) {
   Call call;
   SOFTGPU_TRY(call.ready());
-  if (value == nullptr || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  (void)type;
   SOFTGPU_TRY(call.device(device));
   *value = 0;  // only under the vendor's multi-process service
   return CUDA_SUCCESS;
@@ -203,10 +215,19 @@ SOFTGPU_API(cuDevicePrimaryCtxRetain)(CUcontext* ctx, CUdevice device) {
   const auto index = static_cast<std::size_t>(device);
   auto& primary = call.rt.primary[index];
   if (!primary || primary->dead) {
-    SOFTGPU_TRY(open_context(call, device, call.rt.primary_flags[index], primary));
+    const auto before = primary;
+    std::shared_ptr<Context> made;
+    SOFTGPU_TRY(open_context(call, device, call.rt.primary_flags[index], made));
+    if (before) {
+      // The device's primary context has one handle for all its lives.
+      call.rt.contexts.remove(made->handle);
+      call.rt.contexts.remove(before->handle);
+      made->handle = before->handle;
+      call.rt.contexts.add(reinterpret_cast<std::uint64_t>(made->handle), made);
+    }
+    primary = made;
     primary->primary = true;
-    primary->api_version = 3020;
-    call.rt.primary_references[index] = 0;
+    primary->api_version = 3010;
   }
   ++call.rt.primary_references[index];
   *ctx = primary->handle;
@@ -220,10 +241,7 @@ SOFTGPU_API(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
   const auto index = static_cast<std::size_t>(device);
   auto& primary = call.rt.primary[index];
   if (!primary || call.rt.primary_references[index] == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--call.rt.primary_references[index] == 0) {
-    close_context(call, primary);
-    primary = nullptr;
-  }
+  if (--call.rt.primary_references[index] == 0 && !primary->dead) close_context(call, primary);
   return CUDA_SUCCESS;
 }
 
@@ -233,9 +251,7 @@ SOFTGPU_API(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
   SOFTGPU_TRY(call.device(device));
   const auto index = static_cast<std::size_t>(device);
   auto& primary = call.rt.primary[index];
-  if (primary) close_context(call, primary);
-  primary = nullptr;
-  call.rt.primary_references[index] = 0;
+  if (primary && !primary->dead) close_context(call, primary);
   return CUDA_SUCCESS;
 }
 
@@ -257,7 +273,7 @@ SOFTGPU_API(cuDevicePrimaryCtxGetState)(CUdevice device, unsigned* flags, int* a
   if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto index = static_cast<std::size_t>(device);
   *flags = call.rt.primary_flags[index];
-  *active = call.rt.primary[index] ? 1 : 0;
+  *active = call.rt.primary[index] && !call.rt.primary[index]->dead ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 
 namespace nvshare::softgpu {
 
-// What a result means, in words as the driver has them; null for a number that is no result.
+// What a result means, in words; null for a number that is no result.
 const char* error_text(cuda::CUresult result);
 
 }  // namespace nvshare::softgpu

@@ -27,6 +27,17 @@ bool is_done(Runtime& rt, const Event& event) {
   return event.imported ? foreign_done(rt, event) : rt.finished(event.point);
 }
 
+// An event that marks a point of a capture is nothing to wait for.
+CUresult not_captured(Call& call, const Event& event) {
+  if (event.capture) {
+    const bool live = event.capture->status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (!live) return CUDA_ERROR_INVALID_VALUE;
+    invalidate(*event.capture);
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
+  return call.no_unsafe_capture();
+}
+
 struct IpcEventName {
   std::uint64_t magic;
   std::uint64_t key;
@@ -63,6 +74,7 @@ SOFTGPU_API(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned fla
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(stream, target));
   if (found->context.lock() != target->context.lock()) return CUDA_ERROR_INVALID_HANDLE;
+  if (!target->capture && (flags & CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_ILLEGAL_STATE;
   if (target->capture && (flags & CU_EVENT_RECORD_EXTERNAL) == 0) {
     if (target->capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
       return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -81,10 +93,7 @@ SOFTGPU_API(cuEventQuery)(CUevent event) {
   Call call;
   std::shared_ptr<Event> found;
   SOFTGPU_TRY(find(call, event, found));
-  if (found->capture && found->capture->status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    invalidate(*found->capture);
-    return CUDA_ERROR_CAPTURED_EVENT;
-  }
+  SOFTGPU_TRY(not_captured(call, *found));
   call.rt.pump(call.lock);
   const auto context = found->context.lock();
   if (context->error != CUDA_SUCCESS) return context->error;
@@ -95,10 +104,7 @@ SOFTGPU_API(cuEventSynchronize)(CUevent event) {
   Call call;
   std::shared_ptr<Event> found;
   SOFTGPU_TRY(find(call, event, found));
-  if (found->capture && found->capture->status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    invalidate(*found->capture);
-    return CUDA_ERROR_CAPTURED_EVENT;
-  }
+  SOFTGPU_TRY(not_captured(call, *found));
   if (found->imported) {
     while (!foreign_done(call.rt, *found)) {
       call.lock.unlock();
@@ -132,13 +138,13 @@ SOFTGPU_API(cuEventDestroy_v2)(CUevent event) {
 SOFTGPU_API(cuEventElapsedTime_v2)(float* milliseconds, CUevent start, CUevent end) {
   Call call;
   SOFTGPU_TRY(call.ready());
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Event> first;
   std::shared_ptr<Event> second;
   SOFTGPU_TRY(find(call, start, first));
   SOFTGPU_TRY(find(call, end, second));
   for (const auto& one : {first, second}) {
-    if ((one->flags & CU_EVENT_DISABLE_TIMING) != 0 || !one->recorded || one->capture) {
+    if (one->capture) return CUDA_ERROR_INVALID_VALUE;
+    if ((one->flags & CU_EVENT_DISABLE_TIMING) != 0 || !one->recorded || milliseconds == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
   }
@@ -150,9 +156,10 @@ SOFTGPU_API(cuEventElapsedTime_v2)(float* milliseconds, CUevent start, CUevent e
 
 SOFTGPU_API(cuIpcGetEventHandle)(CUipcEventHandle* handle, CUevent event) {
   Call call;
+  SOFTGPU_TRY(call.ready());
+  if (handle == nullptr || event == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Event> found;
   SOFTGPU_TRY(find(call, event, found));
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if ((found->flags & CU_EVENT_INTERPROCESS) == 0 || found->imported) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -181,7 +188,7 @@ SOFTGPU_API(cuIpcOpenEventHandle)(CUevent* event, CUipcEventHandle handle) {
   IpcEventName name{};
   std::memcpy(&name, handle.reserved, sizeof name);
   if (name.magic != kIpcEventMagic || name.index < 0 || name.index >= kMaxIpcEvents) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_MAP_FAILED;
   }
   {
     Segment::Lock card_lock(*call.rt.segment);

@@ -23,7 +23,6 @@ struct SameAs {
   std::string_view body;
 };
 constexpr SameAs kSameAs[] = {
-    {"cuCtxCreate", "cuCtxCreate_v2"},
     {"cuCtxDestroy", "cuCtxDestroy_v2"},
     {"cuCtxPushCurrent", "cuCtxPushCurrent_v2"},
     {"cuCtxPopCurrent", "cuCtxPopCurrent_v2"},
@@ -39,11 +38,6 @@ constexpr SameAs kSameAs[] = {
     {"cuLinkAddFile", "cuLinkAddFile_v2"},
     {"cuMemHostRegister", "cuMemHostRegister_v2"},
     {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"},
-    {"cuStreamWaitValue32", "cuStreamWaitValue32_v2"},
-    {"cuStreamWaitValue64", "cuStreamWaitValue64_v2"},
-    {"cuStreamWriteValue32", "cuStreamWriteValue32_v2"},
-    {"cuStreamWriteValue64", "cuStreamWriteValue64_v2"},
-    {"cuStreamBatchMemOp", "cuStreamBatchMemOp_v2"},
 };
 
 void* const kBodies[kFunctionCount] = {

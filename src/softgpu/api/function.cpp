@@ -14,6 +14,13 @@ constexpr int kSharedPerBlock = 232448;
 constexpr int kReservedShared = 1024;
 constexpr int kProcessors = 132;
 
+// For those functions that call a null handle a wrong value.
+CUresult given_function(Call& call, CUfunction handle, std::shared_ptr<Function>& out) {
+  SOFTGPU_TRY(call.context());
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return find_function(call, handle, out);
+}
+
 CUresult function_of(Call& call, CUfunction handle, std::shared_ptr<Function>& out) {
   SOFTGPU_TRY(call.context());
   return find_function(call, handle, out);
@@ -82,7 +89,7 @@ SOFTGPU_API(cuFuncSetSharedMemConfig)(CUfunction function, CUsharedconfig config
 SOFTGPU_API(cuFuncGetModule)(CUmodule* module, CUfunction function) {
   Call call;
   std::shared_ptr<Function> found;
-  SOFTGPU_TRY(function_of(call, function, found));
+  SOFTGPU_TRY(given_function(call, function, found));
   if (module == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto owner = found->module.lock();
   if (!owner) return CUDA_ERROR_INVALID_HANDLE;
@@ -95,7 +102,7 @@ SOFTGPU_API(cuFuncGetName)(const char** name, CUfunction function) {
   SOFTGPU_TRY(call.context());
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> found;
-  SOFTGPU_TRY(find_function(call, function, found));
+  SOFTGPU_TRY(given_function(call, function, found));
   *name = found->name.c_str();
   return CUDA_SUCCESS;
 }
@@ -104,7 +111,7 @@ SOFTGPU_API(cuFuncGetParamInfo)
 (CUfunction function, size_t param_index, size_t* param_offset, size_t* param_size) {
   Call call;
   std::shared_ptr<Function> found;
-  SOFTGPU_TRY(function_of(call, function, found));
+  SOFTGPU_TRY(given_function(call, function, found));
   if (param_offset == nullptr || param_index >= found->params.size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }

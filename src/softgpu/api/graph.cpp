@@ -49,6 +49,13 @@ CUresult find_pair(Call& call, const Graph& graph, CUgraphNode from, CUgraphNode
   return CUDA_SUCCESS;
 }
 
+bool has_memory_nodes(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+    return std::holds_alternative<AllocTask>(node->task) ||
+           std::holds_alternative<FreeTask>(node->task);
+  });
+}
+
 void drop_with_objects(Call& call, const std::shared_ptr<Graph>& graph) {
   const auto objects = graph->user_objects;
   drop_graph(call.rt, *graph);
@@ -82,6 +89,7 @@ SOFTGPU_API(cuGraphClone)(CUgraph* graph_clone, CUgraph original_graph) {
   std::shared_ptr<Graph> found;
   SOFTGPU_TRY(find(call, original_graph, found));
   if (graph_clone == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory_nodes(*found)) return CUDA_ERROR_NOT_SUPPORTED;
   *graph_clone = clone_graph(call.rt, found)->handle;
   return CUDA_SUCCESS;
 }
@@ -225,7 +233,8 @@ SOFTGPU_API(cuGraphAddDependencies_v2)
     SOFTGPU_TRY(find_pair(call, *found, from[i], to[i], first, second));
     const bool known = std::any_of(second->deps.begin(), second->deps.end(),
                                    [&](const Edge& edge) { return edge.from == first; });
-    if (known || would_close_circle(*first, *second)) return CUDA_ERROR_INVALID_VALUE;
+    // A circle is only noticed when the graph is made executable.
+    if (known || first == second) return CUDA_ERROR_INVALID_VALUE;
     second->deps.push_back({first, edge_data == nullptr ? CUgraphEdgeData{} : edge_data[i]});
   }
   return CUDA_SUCCESS;

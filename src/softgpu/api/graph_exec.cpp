@@ -14,6 +14,12 @@ constexpr unsigned long long kKnownFlags =
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
+bool owns_memory(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+    return std::holds_alternative<AllocTask>(node->task);
+  });
+}
+
 CUresult instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
   Call call;
   SOFTGPU_TRY(call.context());
@@ -22,6 +28,13 @@ CUresult instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long flags)
   if (!source) return CUDA_ERROR_INVALID_VALUE;
   if (source->nodes.size() > 0 && in_topological_order(*source).empty()) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  SOFTGPU_TRY(call.no_unsafe_capture());
+  if (owns_memory(*source)) {
+    // Memory nodes have one address each: one executable graph at a time.
+    for (const auto& [handle, other] : call.rt.execs.all()) {
+      if (other->source.lock() == source) return CUDA_ERROR_NOT_SUPPORTED;
+    }
   }
   auto made = std::make_shared<GraphExec>();
   made->handle = reinterpret_cast<CUgraphExec>(call.rt.new_handle());
@@ -141,9 +154,16 @@ SOFTGPU_API(cuGraphExecGetFlags)(CUgraphExec graph_exec, uint64_t* flags) {
 
 SOFTGPU_API(cuGraphExecDestroy)(CUgraphExec graph_exec) {
   Call call;
+  SOFTGPU_TRY(call.ready());
+  SOFTGPU_TRY(call.no_unsafe_capture());
   std::shared_ptr<GraphExec> found;
   SOFTGPU_TRY(find(call, graph_exec, found));
   call.rt.execs.remove(graph_exec);
+  for (const std::uint64_t base : found->allocated) {
+    const Allocation* allocation = call.rt.addresses.find(base);
+    if (allocation == nullptr) continue;
+    call.rt.graph_memory[0] -= std::min(call.rt.graph_memory[0], allocation->piece.bytes);
+  }
   const auto objects = found->graph->user_objects;
   drop_graph(call.rt, *found->graph);
   for (const auto& [object, count] : objects) {
@@ -155,10 +175,14 @@ SOFTGPU_API(cuGraphExecDestroy)(CUgraphExec graph_exec) {
 SOFTGPU_API(cuGraphLaunch)(CUgraphExec graph, CUstream stream) {
   Call call;
   SOFTGPU_TRY(call.context());
-  std::shared_ptr<GraphExec> found;
-  SOFTGPU_TRY(find(call, graph, found));
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(stream, target));
+  std::shared_ptr<GraphExec> found;
+  if (const CUresult result = find(call, graph, found); result != CUDA_SUCCESS) {
+    if (!target->capture) return result;
+    invalidate(*target->capture);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   if (target->legacy) SOFTGPU_TRY(no_implicit_capture(*call.ctx));
   if (target->capture) {
     auto child = clone_graph(call.rt, found->graph);
@@ -184,9 +208,10 @@ SOFTGPU_API(cuGraphExecUpdate_v2)
   std::shared_ptr<GraphExec> found;
   SOFTGPU_TRY(find(call, graph_exec, found));
   const auto source = call.rt.graphs.find(graph);
-  if (!source || result_info == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!source) return CUDA_ERROR_INVALID_VALUE;
   const Update update = compare(*found->graph, *source);
-  *result_info = {update.result, update.node == nullptr ? nullptr : update.node->handle, nullptr};
+  if (result_info != nullptr)
+    *result_info = {update.result, update.node == nullptr ? nullptr : update.node->handle, nullptr};
   if (update.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   take_over(*found->graph, *source);
   auto node = found->graph->nodes.begin();
@@ -200,6 +225,10 @@ SOFTGPU_API(cuGraphExecUpdate)
   CUgraphExecUpdateResultInfo info{};
   const CUresult result = impl_cuGraphExecUpdate_v2(graph_exec, graph, &info);
   if (error_node_out != nullptr) *error_node_out = info.errorNode;
+  // The older form has no word for a topology that differs as a whole.
+  if (info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED && info.errorNode == nullptr) {
+    info.result = CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+  }
   if (update_result_out != nullptr) *update_result_out = info.result;
   return result;
 }

@@ -78,18 +78,20 @@ CUresult alloc_task(Call& call, const CUDA_MEM_ALLOC_NODE_PARAMS& params, AllocT
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (params.bytesize > rt.device_config(location.id).memory) return CUDA_ERROR_OUT_OF_MEMORY;
-  const auto piece = rt.pages.take(round_up(params.bytesize, kBlock));
-  if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
-  task.piece = std::make_shared<GraphPiece>();
-  task.piece->piece = *piece;
-  task.piece->device = location.id;
-  task.piece->give_back = [&rt](const Piece& one) { rt.pages.give_back(one); };
+  // Memory of graphs cannot be handed to other processes.
+  if (params.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  SOFTGPU_TRY(new_graph_piece(rt, params.bytesize, location.id, task.piece));
   if (params.accessDescs != nullptr) {
     task.access.assign(params.accessDescs, params.accessDescs + params.accessDescCount);
   }
   task.params = params;
-  task.params.dptr = piece->address;
+  task.params.dptr = task.piece->piece.address;
   return CUDA_SUCCESS;
+}
+
+bool is_graph_memory(Runtime& rt, std::uint64_t address) {
+  const auto found = rt.addresses.allocations.find(address);
+  return found != rt.addresses.allocations.end() && found->second.graph;
 }
 
 CUresult event_of(Call& call, CUevent handle, std::shared_ptr<Event>& event) {
@@ -109,6 +111,7 @@ CUresult task_of(Call& call, const CUgraphNodeParams& params, Task& task) {
       const auto& set = params.memset;
       auto& made = task.emplace<MemsetTask>();
       made.params = {set.dst, set.pitch, set.value, set.elementSize, set.width, set.height};
+      if (set.width == 0 || set.height == 0) return CUDA_ERROR_INVALID_VALUE;
       return check_memset(call, made.params);
     }
     case CU_GRAPH_NODE_TYPE_HOST:
@@ -132,17 +135,28 @@ CUresult task_of(Call& call, const CUgraphNodeParams& params, Task& task) {
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return alloc_task(call, params.alloc, task.emplace<AllocTask>());
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      if (params.free.dptr == 0) return CUDA_ERROR_INVALID_VALUE;
+      if (!is_graph_memory(call.rt, params.free.dptr)) return CUDA_ERROR_INVALID_VALUE;
       task = FreeTask{params.free.dptr};
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       return memop_task(call, params.memOp, task.emplace<MemOpTask>());
-    default:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 namespace {
+
+// Whether the graph frees the address already.
+bool frees(const Graph& graph, std::uint64_t address) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) {
+    const auto* task = std::get_if<FreeTask>(&node->task);
+    return task != nullptr && task->address == address;
+  });
+}
 
 CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
              const CUgraphEdgeData* data, CUgraphNodeParams& params) {
@@ -156,6 +170,9 @@ CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, s
   SOFTGPU_TRY(edges_of(call, *found, dependencies, count, data, deps));
   Task task;
   SOFTGPU_TRY(task_of(call, params, task));
+  if (const auto* freed = std::get_if<FreeTask>(&task)) {
+    if (frees(*found, freed->address)) return CUDA_ERROR_INVALID_VALUE;
+  }
   if (const auto* made = std::get_if<AllocTask>(&task)) params.alloc.dptr = made->params.dptr;
   *out = add_node(call.rt, *found, std::move(task), std::move(deps))->handle;
   return CUDA_SUCCESS;

@@ -40,25 +40,32 @@ SOFTGPU_API(cuGetErrorString)(CUresult error, const char** text) {
 SOFTGPU_API(cuGetProcAddress_v2)
 (const char* symbol, void** function, int cuda_version, uint64_t flags,
  CUdriverProcAddressQueryResult* symbol_status) {
-  if (symbol == nullptr || function == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
-  const Resolution resolution = find(symbol, cuda_version, flags);
+  if (symbol == nullptr || function == nullptr || flags > 3) return CUDA_ERROR_INVALID_VALUE;
+  if (cuda_version > kDriverVersion) return CUDA_ERROR_INVALID_VALUE;
+  // A version below zero is taken for the newest.
+  const int version = cuda_version < 0 ? kDriverVersion : cuda_version;
+  const Resolution resolution = find(symbol, version, flags);
   if (symbol_status != nullptr) *symbol_status = resolution.status;
   *function = resolution.function == nullptr ? nullptr : exported(resolution.function->id);
-  // Asked with somewhere to put the reason, not finding is no error.
-  if (*function == nullptr && symbol_status == nullptr) return CUDA_ERROR_NOT_FOUND;
   return CUDA_SUCCESS;
 }
 
 SOFTGPU_API(cuGetProcAddress)
 (const char* symbol, void** function, int cuda_version, uint64_t flags) {
-  return impl_cuGetProcAddress_v2(symbol, function, cuda_version, flags, nullptr);
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  void* found = nullptr;
+  SOFTGPU_TRY(impl_cuGetProcAddress_v2(symbol, &found, cuda_version, flags, nullptr));
+  // The first form has nowhere to put the reason, and then leaves the pointer alone.
+  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;
+  *function = found;
+  return CUDA_SUCCESS;
 }
 
 SOFTGPU_API(cuGetExportTable)(const void** pp_export_table, const CUuuid* export_table_id) {
   if (pp_export_table == nullptr || export_table_id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Private tables of the vendor's: there are none here.
   *pp_export_table = nullptr;
-  return CUDA_ERROR_NOT_FOUND;
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 SOFTGPU_API(cuProfilerStart)() {

@@ -52,6 +52,8 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   SOFTGPU_TRY(make_kernel_task(call, function, shape, params, extra, task));
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(stream, target));
+  const auto home = task.function->module.lock();
+  if (!home || home->context.lock() != target->context.lock()) return CUDA_ERROR_INVALID_HANDLE;
   const double blocks = static_cast<double>(shape.grid[0]) * shape.grid[1] * shape.grid[2];
   if (cooperative && blocks > kCooperativeBlocks) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   task.attributes = std::move(attributes);
@@ -158,7 +160,7 @@ SOFTGPU_API(cuLaunchKernelEx)
     const auto& size = cluster->second.clusterDim;
     if (size.x == 0 || size.y == 0 || size.z == 0 || config->gridDimX % size.x != 0 ||
         config->gridDimY % size.y != 0 || config->gridDimZ % size.z != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
     if (size.x * size.y * size.z > 8) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   }
@@ -182,8 +184,9 @@ SOFTGPU_API(cuLaunchCooperativeKernel)
 
 SOFTGPU_API(cuLaunchHostFunc)(CUstream stream, CUhostFn fn, void* user_data) {
   Call call;
-  SOFTGPU_TRY(call.context());
+  SOFTGPU_TRY(call.ready());
   if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  SOFTGPU_TRY(call.context());
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(stream, target));
   return enqueue(call, target, HostTask{fn, user_data, nullptr, stream});

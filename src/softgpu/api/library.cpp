@@ -17,7 +17,9 @@ CUresult load(CUlibrary* library, const void* code, unsigned num_jit_options,
   }
   auto made = std::make_shared<Library>();
   std::string complaint;
-  if (const CUresult result = read_image(code, made->text, complaint); result != CUDA_SUCCESS) {
+  const CUresult result = read_image(code, made->text, complaint);
+  // What is no module at all is only noticed when something of it is wanted.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_IMAGE) {
     report_complaint(complaint, num_jit_options, jit_options, jit_values);
     return result;
   }
@@ -82,6 +84,7 @@ SOFTGPU_API(cuLibraryUnload)(CUlibrary library) {
   SOFTGPU_TRY(call.ready());
   const auto found = call.rt.libraries.find(library);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  SOFTGPU_TRY(call.no_unsafe_capture());
   call.rt.wait_all(call.lock, nullptr);
   call.rt.wait_for_effects(call.lock);
   for (const auto& [context, module] : found->modules) unload_module(call, *module);
@@ -167,7 +170,7 @@ SOFTGPU_API(cuLibraryGetUnifiedFunction)(void** fptr, CUlibrary library, const c
   SOFTGPU_TRY(call.ready());
   if (fptr == nullptr || symbol == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!call.rt.libraries.find(library)) return CUDA_ERROR_INVALID_HANDLE;
-  return CUDA_ERROR_NOT_FOUND;
+  return CUDA_ERROR_INVALID_VALUE;  // no function can be called from the host
 }
 
 SOFTGPU_API(cuKernelGetFunction)(CUfunction* func, CUkernel kernel) {
@@ -195,7 +198,7 @@ SOFTGPU_API(cuKernelGetLibrary)(CUlibrary* lib, CUkernel kernel) {
 SOFTGPU_API(cuKernelGetName)(const char** name, CUkernel function) {
   Call call;
   SOFTGPU_TRY(call.ready());
-  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto found = call.rt.kernels.find(function);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   *name = found->name.c_str();

@@ -45,18 +45,42 @@ bool overlaps_known(Runtime& rt, std::uint64_t base, std::uint64_t bytes) {
   return rt.addresses.known(base);
 }
 
+// Handles that other processes have to the memory lead nowhere from now on.
+void close_export(Runtime& rt, std::uint64_t address) {
+  rt.exports.erase(address);
+}
+
 }  // namespace
+
+SOFTGPU_API(cuMemGetInfo)(unsigned*, unsigned*) {
+  // The interface of before CUDA 3.2 does not see contexts of after it.
+  Call call;
+  SOFTGPU_TRY(call.ready());
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+SOFTGPU_API(cuMemAlloc)(CUdeviceptr_v1*, unsigned) {
+  Call call;
+  SOFTGPU_TRY(call.ready());
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+SOFTGPU_API(cuMemFree)(CUdeviceptr_v1) {
+  Call call;
+  SOFTGPU_TRY(call.ready());
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
 
 SOFTGPU_API(cuMemGetInfo_v2)(size_t* free, size_t* total) {
   Call call;
   SOFTGPU_TRY(call.context());
-  if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int device = call.ctx->device;
   Segment::Lock card_lock(*call.rt.segment);
   call.rt.segment->reap();
-  *total = call.rt.device_config(device).memory;
+  const std::uint64_t all = call.rt.device_config(device).memory;
   const std::uint64_t used = memory_used(call.rt.segment->card(), device, -1);
-  *free = *total - std::min<std::uint64_t>(*total, used);
+  if (free != nullptr) *free = all - std::min(all, used);
+  if (total != nullptr) *total = all;
   return CUDA_SUCCESS;
 }
 
@@ -84,7 +108,7 @@ SOFTGPU_API(cuMemAllocPitch_v2)
   }
   SOFTGPU_TRY(call.no_unsafe_capture());
   const std::size_t row = round_up(width_bytes, kPitch);
-  if (row < width_bytes || row > SIZE_MAX / height) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (row < width_bytes || row > SIZE_MAX / height) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   SOFTGPU_TRY(allocate_device(call, call.ctx->device, row * height, allocation));
   *address = allocation.base;
@@ -94,29 +118,34 @@ SOFTGPU_API(cuMemAllocPitch_v2)
 
 SOFTGPU_API(cuMemFree_v2)(CUdeviceptr address) {
   Call call;
-  SOFTGPU_TRY(call.context());
+  SOFTGPU_TRY(call.ready());
+  // Freeing needs no context; a broken one forbids it.
+  const CUresult current = call.context();
+  if (current != CUDA_SUCCESS && current != CUDA_ERROR_INVALID_CONTEXT) return current;
+  SOFTGPU_TRY(call.no_unsafe_capture());
   if (address == 0) return CUDA_SUCCESS;
   const auto found = call.rt.addresses.allocations.find(address);
-  if (found == call.rt.addresses.allocations.end() || found->second.global) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (found == call.rt.addresses.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+  // A module's variable stays with the module, whatever the driver answers.
+  if (found->second.global) return CUDA_SUCCESS;
   const MemoryKind kind = found->second.kind;
   if (kind != MemoryKind::kDevice && kind != MemoryKind::kManaged && kind != MemoryKind::kPool) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  SOFTGPU_TRY(call.no_unsafe_capture());
+  if (found->second.graph && !call.rt.graph_live.count(address)) return CUDA_ERROR_INVALID_VALUE;
   // Work that may use it comes first.
   call.rt.wait_all(call.lock, nullptr);
   call.rt.wait_for_effects(call.lock);
   if (call.rt.addresses.allocations.count(address) == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (free_graph_memory(call.rt, address)) return call.ctx->error;
+  if (free_graph_memory(call.rt, address)) return CUDA_SUCCESS;
   if (kind == MemoryKind::kPool) {
     return_to_pool(call.rt, address);
     trim_pools(call.rt);
   } else {
+    close_export(call.rt, address);
     free_allocation(call.rt, address);
   }
-  return call.ctx->error;
+  return CUDA_SUCCESS;
 }
 
 SOFTGPU_API(cuMemGetAddressRange_v2)(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
@@ -128,8 +157,9 @@ SOFTGPU_API(cuMemGetAddressRange_v2)(CUdeviceptr* base, size_t* size, CUdevicept
     return CUDA_SUCCESS;
   }
   if (const Mapping* mapping = call.rt.addresses.find_mapping(address)) {
-    if (base != nullptr) *base = mapping->base;
-    if (size != nullptr) *size = mapping->bytes;
+    const Reservation* reservation = call.rt.addresses.find_reservation(mapping->base);
+    if (base != nullptr) *base = reservation->base;
+    if (size != nullptr) *size = reservation->bytes;
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_NOT_FOUND;
@@ -140,8 +170,12 @@ SOFTGPU_API(cuMemHostAlloc)(void** host, size_t bytes, unsigned flags) {
   SOFTGPU_TRY(call.context());
   constexpr unsigned kKnown =
       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-  if (host == nullptr || bytes == 0 || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (host == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   SOFTGPU_TRY(call.no_unsafe_capture());
+  if (bytes == 0) {
+    *host = nullptr;
+    return CUDA_SUCCESS;
+  }
   std::uint64_t base = 0;
   SOFTGPU_TRY(
       allocate_host(call, bytes, flags | CU_MEMHOSTALLOC_DEVICEMAP, MemoryKind::kHostPinned, base));
@@ -155,7 +189,8 @@ SOFTGPU_API(cuMemAllocHost_v2)(void** host, size_t bytes) {
 
 SOFTGPU_API(cuMemFreeHost)(void* host) {
   Call call;
-  SOFTGPU_TRY(call.context());
+  SOFTGPU_TRY(call.ready());
+  SOFTGPU_TRY(call.no_unsafe_capture());
   if (host == nullptr) return CUDA_SUCCESS;
   const auto base = reinterpret_cast<std::uint64_t>(host);
   const auto found = call.rt.addresses.allocations.find(base);
@@ -163,7 +198,6 @@ SOFTGPU_API(cuMemFreeHost)(void* host) {
       found->second.kind != MemoryKind::kHostPinned) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  SOFTGPU_TRY(call.no_unsafe_capture());
   call.rt.wait_all(call.lock, nullptr);
   call.rt.wait_for_effects(call.lock);
   free_allocation(call.rt, base);
@@ -233,11 +267,13 @@ SOFTGPU_API(cuMemHostUnregister)(void* host) {
   const auto base = reinterpret_cast<std::uint64_t>(host);
   const auto found = call.rt.addresses.allocations.find(base);
   if (host == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  SOFTGPU_TRY(call.no_unsafe_capture());
   if (found == call.rt.addresses.allocations.end() ||
       found->second.kind != MemoryKind::kHostRegistered) {
-    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    // Known, but not the beginning of something registered; or not known at all.
+    return call.rt.addresses.known(base) ? CUDA_ERROR_INVALID_VALUE
+                                         : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
-  SOFTGPU_TRY(call.no_unsafe_capture());
   call.rt.wait_all(call.lock, nullptr);
   call.rt.wait_for_effects(call.lock);
   call.rt.addresses.allocations.erase(base);
@@ -273,10 +309,26 @@ struct IpcMemoryName {
   std::uint64_t piece;   // its bytes
   std::uint64_t inside;  // where in the piece the allocation begins
   std::uint64_t bytes;
-  std::int32_t device;
+  std::int16_t device;
+  std::uint16_t token;  // a descriptor that its owner closes with the memory
 };
 static_assert(sizeof(IpcMemoryName) <= sizeof(CUipcMemHandle));
 constexpr std::uint64_t kIpcMemoryMagic = 0x4d454d4547545300;
+
+std::string descriptor_path(int pid, int file) {
+  return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
+}
+
+// Memory that was handed out before, under its one address.
+Allocation* find_imported(Runtime& rt, const IpcMemoryName& name) {
+  for (auto& [base, allocation] : rt.addresses.allocations) {
+    if (allocation.kind == MemoryKind::kImported && allocation.origin == name.identity &&
+        allocation.piece.offset == name.offset && base - allocation.piece.address == name.inside) {
+      return &allocation;
+    }
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -288,6 +340,14 @@ SOFTGPU_API(cuIpcGetMemHandle)(CUipcMemHandle* handle, CUdeviceptr address) {
   if (allocation == nullptr || allocation->kind != MemoryKind::kDevice) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  UniqueFd& token = call.rt.exports[allocation->base];
+  if (!token) token.reset(::memfd_create("nvshare-softgpu-export", MFD_CLOEXEC));
+  if (!token || token.get() > UINT16_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t mark =
+      allocation->piece.offset + allocation->base - allocation->piece.address;
+  if (::pwrite(token.get(), &mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark)) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
   const IpcMemoryName name{kIpcMemoryMagic,
                            getpid(),
                            call.rt.pages.file(),
@@ -296,7 +356,8 @@ SOFTGPU_API(cuIpcGetMemHandle)(CUipcMemHandle* handle, CUdeviceptr address) {
                            allocation->piece.bytes,
                            allocation->base - allocation->piece.address,
                            allocation->bytes,
-                           allocation->device};
+                           static_cast<std::int16_t>(allocation->device),
+                           static_cast<std::uint16_t>(token.get())};
   *handle = CUipcMemHandle{};
   std::memcpy(handle->reserved, &name, sizeof name);
   return CUDA_SUCCESS;
@@ -312,8 +373,18 @@ SOFTGPU_API(cuIpcOpenMemHandle_v2)(CUdeviceptr* address, CUipcMemHandle handle, 
   std::memcpy(&name, handle.reserved, sizeof name);
   if (name.magic != kIpcMemoryMagic) return CUDA_ERROR_INVALID_VALUE;
   if (name.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
-  const std::string path = "/proc/" + std::to_string(name.pid) + "/fd/" + std::to_string(name.file);
-  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const UniqueFd token(::open(descriptor_path(name.pid, name.token).c_str(), O_RDWR | O_CLOEXEC));
+  std::uint64_t mark = 0;
+  if (!token || ::pread(token.get(), &mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark) ||
+      mark != name.offset + name.inside) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (Allocation* known = find_imported(call.rt, name)) {
+    ++known->opened;
+    *address = known->base;
+    return CUDA_SUCCESS;
+  }
+  const UniqueFd file(::open(descriptor_path(name.pid, name.file).c_str(), O_RDWR | O_CLOEXEC));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0 || info.st_ino != name.identity ||
       name.offset + name.piece > static_cast<std::uint64_t>(info.st_size)) {
@@ -328,6 +399,8 @@ SOFTGPU_API(cuIpcOpenMemHandle_v2)(CUdeviceptr* address, CUipcMemHandle handle, 
   allocation.base = allocation.piece.address + name.inside;
   allocation.bytes = name.bytes;
   allocation.kind = MemoryKind::kImported;
+  allocation.origin = name.identity;
+  allocation.opened = 1;
   allocation.device = name.device;
   allocation.context = call.ctx;
   allocation.id = call.rt.new_id();
@@ -343,6 +416,7 @@ SOFTGPU_API(cuIpcCloseMemHandle)(CUdeviceptr address) {
   if (found == call.rt.addresses.allocations.end() || found->second.kind != MemoryKind::kImported) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (--found->second.opened > 0) return CUDA_SUCCESS;
   call.rt.wait_all(call.lock, nullptr);
   call.rt.wait_for_effects(call.lock);
   free_allocation(call.rt, address);

@@ -33,7 +33,6 @@ CUresult set_async(const Set& set, CUstream stream) {
 CUresult set_sync(const Set& set) {
   Call call;
   SOFTGPU_TRY(call.context());
-  SOFTGPU_TRY(call.no_unsafe_capture());
   SOFTGPU_TRY(start(call, set, nullptr));
   const Allocation* allocation = call.rt.addresses.find(set.dst);
   const bool host = allocation != nullptr && (allocation->kind == MemoryKind::kHostPinned ||

@@ -15,7 +15,6 @@ CUresult load_data(CUmodule* module, const void* image, unsigned num_options,
   if (num_options > 0 && (options == nullptr || option_values == nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  SOFTGPU_TRY(call.no_unsafe_capture());
   ModuleText text;
   std::string complaint;
   if (const CUresult result = read_image(image, text, complaint); result != CUDA_SUCCESS) {
@@ -58,10 +57,10 @@ SOFTGPU_API(cuModuleLoad)(CUmodule* module, const char* fname) {
 SOFTGPU_API(cuModuleUnload)(CUmodule module) {
   Call call;
   SOFTGPU_TRY(call.context());
+  SOFTGPU_TRY(call.no_unsafe_capture());
   const auto found = call.rt.modules.find(module);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (found->library.lock()) return CUDA_ERROR_NOT_PERMITTED;
-  SOFTGPU_TRY(call.no_unsafe_capture());
   call.rt.wait_all(call.lock, call.ctx.get());
   call.rt.wait_for_effects(call.lock);
   unload_module(call, *found);
@@ -82,6 +81,8 @@ SOFTGPU_API(cuModuleGetFunction)(CUfunction* function, CUmodule module, const ch
   Call call;
   SOFTGPU_TRY(call.context());
   if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *function = nullptr;
+  if (*name == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto found = call.rt.modules.find(module);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   const auto entry = found->functions.find(name);
@@ -121,6 +122,7 @@ SOFTGPU_API(cuModuleGetGlobal_v2)
   const auto found = call.rt.modules.find(module);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   const auto global = found->globals.find(name);
+  if (found->functions.count(name) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (global == found->globals.end()) return CUDA_ERROR_NOT_FOUND;
   if (address != nullptr) *address = global->second;
   if (bytes != nullptr) *bytes = call.rt.addresses.find(global->second)->bytes;

@@ -40,6 +40,13 @@ CUresult read_image_text(std::string_view text, ModuleText& module, std::string&
     complaint = "neither PTX nor a module of the software GPU";
     return CUDA_ERROR_INVALID_IMAGE;
   }
+  // PTX is not compiled here; that its brackets do not match can be seen all the same.
+  if (is_ptx &&
+      (std::count(text.begin(), text.end(), '(') != std::count(text.begin(), text.end(), ')') ||
+       std::count(text.begin(), text.end(), '{') != std::count(text.begin(), text.end(), '}'))) {
+    complaint = "syntax error: brackets do not match";
+    return CUDA_ERROR_INVALID_PTX;
+  }
   auto parsed = parse_module(text);
   if (!parsed) {
     complaint = parsed.error().message;
@@ -109,6 +116,7 @@ CUresult load_module(Call& call, const ModuleText& text, std::shared_ptr<Module>
     function->name = kernel.name;
     function->builtin = find_builtin(kernel.builtin);
     function->params = kernel.params;
+    function->attributes[CU_FUNC_ATTRIBUTE_PTX_VERSION] = text.target;
     for (const ParamType type : kernel.params) {
       const std::size_t size = size_of(type);
       function->param_bytes = round_up(function->param_bytes, size);

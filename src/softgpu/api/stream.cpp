@@ -23,8 +23,7 @@ CUresult not_captured(Call& call, const std::shared_ptr<Stream>& stream) {
   }
   const auto context = stream->context.lock();
   if (stream->legacy && context) SOFTGPU_TRY(no_implicit_capture(*context));
-  (void)call;
-  return CUDA_SUCCESS;
+  return call.no_unsafe_capture();
 }
 
 }  // namespace
@@ -56,6 +55,9 @@ SOFTGPU_API(cuStreamDestroy_v2)(CUstream stream) {
   SOFTGPU_TRY(call.ready());
   const auto found = call.rt.streams.find(stream);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (const auto home = found->context.lock(); home && home->error != CUDA_SUCCESS) {
+    return home->error;
+  }
   if (found->capture) {
     invalidate(*found->capture);
     std::erase(found->capture->streams, found.get());
@@ -150,7 +152,8 @@ SOFTGPU_API(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
   if (!found_event) return CUDA_ERROR_INVALID_HANDLE;
   std::shared_ptr<Stream> found;
   SOFTGPU_TRY(call.stream(stream, found));
-  if (found->capture && (flags & CU_EVENT_WAIT_EXTERNAL) != 0) {
+  if ((flags & CU_EVENT_WAIT_EXTERNAL) != 0) {
+    if (!found->capture) return CUDA_ERROR_ILLEGAL_STATE;
     return capture_task(call, found, EventWaitTask{found_event});
   }
   return enqueue(call, found, EventWaitTask{found_event});
@@ -161,6 +164,10 @@ SOFTGPU_API(cuStreamAttachMemAsync)
   Call call;
   std::shared_ptr<Stream> found;
   SOFTGPU_TRY(find(call, stream, found));
+  if (found->capture) {
+    invalidate(*found->capture);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   const Allocation* allocation = call.rt.addresses.find(address);
   if (allocation == nullptr || allocation->kind != MemoryKind::kManaged) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -41,9 +41,9 @@ SOFTGPU_API(cuStreamBatchMemOp_v2)
 (CUstream stream, unsigned count, CUstreamBatchMemOpParams* param_array, unsigned flags) {
   Call call;
   SOFTGPU_TRY(call.context());
-  if (count == 0 || count > 256 || param_array == nullptr || flags != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (count > 256 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0) return CUDA_SUCCESS;
+  if (param_array == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> target;
   SOFTGPU_TRY(call.stream(stream, target));
   SOFTGPU_TRY(check_memory_ops(call, param_array, count));

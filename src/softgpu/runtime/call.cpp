@@ -69,7 +69,7 @@ CUresult Call::no_unsafe_capture() {
   bool hurt = false;
   for (const auto& weak : rt.captures) {
     const auto capture = weak.lock();
-    if (!capture || capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) continue;
+    if (!capture || capture->streams.empty()) continue;  // over
     if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
     const bool mine = capture->thread == thread.id;
     const bool concerns = mine || (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&

@@ -78,6 +78,8 @@ CUresult capture_wait(Call&, const std::shared_ptr<Stream>& stream,
     invalidate(*stream->capture);
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
+  if (event->capture->streams.empty())
+    return CUDA_ERROR_INVALID_VALUE;  // of a capture that is over
   if (!active(event->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (stream->capture && stream->capture != event->capture) {
     invalidate(*stream->capture);
@@ -120,6 +122,9 @@ CUresult end_capture(Call& call, const std::shared_ptr<Stream>& stream,
   const auto capture = stream->capture;
   if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread().id) {
+    invalidate(*capture);
+    if (!capture->to_graph) drop_graph(call.rt, *capture->graph);
+    leave(*capture);
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   if (capture->origin != stream.get()) {

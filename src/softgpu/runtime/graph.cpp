@@ -9,6 +9,11 @@
 #include "softgpu/runtime/memory_ops.h"
 
 namespace nvshare::softgpu {
+namespace {
+
+constexpr std::uint64_t kGraphStep = std::uint64_t{32} << 20;  // memory of graphs comes in these
+
+}  // namespace
 
 std::shared_ptr<Graph> new_graph(Runtime& rt, const std::shared_ptr<Context>& context) {
   auto graph = std::make_shared<Graph>();
@@ -48,6 +53,30 @@ void remove_node(Runtime& rt, Node& node) {
   }
   rt.nodes.remove(node.handle);
   graph.nodes.remove_if([&](const auto& one) { return one.get() == &node; });
+}
+
+CUresult new_graph_piece(Runtime& rt, std::size_t bytes, int device,
+                         std::shared_ptr<GraphPiece>& out) {
+  const auto piece = rt.pages.take(round_up(bytes, kGraphStep));
+  if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
+  out = std::make_shared<GraphPiece>();
+  out->piece = *piece;
+  out->device = device;
+  out->give_back = [&rt, device](const Piece& one) {
+    rt.addresses.allocations.erase(one.address);
+    if (rt.graph_live.erase(one.address) > 0) release_memory(*rt.segment, device, one.bytes);
+    rt.pages.give_back(one);
+  };
+  Allocation allocation;
+  allocation.base = piece->address;
+  allocation.bytes = bytes;
+  allocation.kind = MemoryKind::kPool;
+  allocation.device = device;
+  allocation.id = rt.new_id();
+  allocation.graph = true;
+  allocation.piece = *piece;
+  rt.addresses.allocations[piece->address] = allocation;
+  return CUDA_SUCCESS;
 }
 
 std::shared_ptr<Graph> clone_graph(Runtime& rt, const std::shared_ptr<Graph>& graph) {
@@ -95,21 +124,14 @@ std::vector<Node*> in_topological_order(const Graph& graph) {
   return order;
 }
 
-bool would_close_circle(const Node& from, const Node& to) {
-  // An edge from -> to closes a circle when `from` already waits for `to`.
-  std::vector<const Node*> open{&from};
-  std::set<const Node*> seen;
-  while (!open.empty()) {
-    const Node* node = open.back();
-    open.pop_back();
-    if (node == &to) return true;
-    if (!seen.insert(node).second) continue;
-    for (const Edge& edge : node->deps) open.push_back(edge.from);
-  }
-  return false;
-}
-
 namespace {
+
+bool frees(const Graph& graph, std::uint64_t address) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) {
+    const auto* task = std::get_if<FreeTask>(&node->task);
+    return task != nullptr && task->address == address;
+  });
+}
 
 // Memory of an allocation node comes to life when the graph is launched.
 CUresult allocate_for_launch(Call& call, GraphExec& exec, const Graph& graph) {
@@ -121,25 +143,22 @@ CUresult allocate_for_launch(Call& call, GraphExec& exec, const Graph& graph) {
     const auto* task = std::get_if<AllocTask>(&node->task);
     if (task == nullptr) continue;
     const std::uint64_t base = task->piece->piece.address;
-    if (rt.addresses.allocations.count(base) != 0) {
-      if ((exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (rt.graph_live.count(base) != 0 && !frees(graph, base)) {
+      if ((exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0) {
+        free_graph_memory(rt, base);
+      } else {
+        // It may be that freeing it is on its way.
+        rt.wait_all(call.lock, nullptr);
+        if (rt.graph_live.count(base) != 0) return CUDA_ERROR_INVALID_VALUE;
       }
-      free_graph_memory(rt, base);
     }
-    if (!charge_memory(*rt.segment, task->piece->device, task->piece->piece.bytes)) {
+    if (rt.graph_live.count(base) == 0 &&
+        !charge_memory(*rt.segment, task->piece->device, task->piece->piece.bytes)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    Allocation allocation;
-    allocation.base = base;
-    allocation.bytes = task->params.bytesize;
-    allocation.kind = MemoryKind::kPool;
-    allocation.device = task->piece->device;
-    allocation.id = rt.new_id();
-    allocation.graph = true;
-    allocation.piece = task->piece->piece;
-    rt.addresses.allocations[base] = allocation;
-    rt.graph_memory[0] += allocation.piece.bytes;
+    ++rt.graph_live[base];
+    // What a graph has used once it keeps until it is destroyed.
+    if (exec.allocated.insert(base).second) rt.graph_memory[0] += task->piece->piece.bytes;
     rt.graph_memory[1] = std::max(rt.graph_memory[1], rt.graph_memory[0]);
     rt.graph_memory[2] = std::max(rt.graph_memory[2], rt.graph_memory[0]);
     rt.graph_memory[3] = std::max(rt.graph_memory[3], rt.graph_memory[2]);
@@ -215,11 +234,12 @@ class GraphSubmission {
 
 bool free_graph_memory(Runtime& rt, std::uint64_t address) {
   const auto found = rt.addresses.allocations.find(address);
-  if (found == rt.addresses.allocations.end() || !found->second.graph) return false;
+  const auto live = rt.graph_live.find(address);
+  if (found == rt.addresses.allocations.end() || live == rt.graph_live.end()) return false;
+  if (--live->second > 0) return true;  // a later launch has it
+  rt.graph_live.erase(live);
   const Piece piece = found->second.piece;
   release_memory(*rt.segment, found->second.device, piece.bytes);
-  rt.addresses.allocations.erase(found);
-  rt.graph_memory[0] -= std::min(rt.graph_memory[0], piece.bytes);
   // The address stays the graph's; the pages go.
   ::madvise(reinterpret_cast<void*>(piece.address), piece.bytes, MADV_REMOVE);
   return true;

@@ -87,10 +87,12 @@ struct Allocation {
   std::uint64_t id = 0;
   unsigned host_flags = 0;
   unsigned sync_memops = 0;
-  bool small = false;   // in a shared block
-  bool global = false;  // a module's variable: not the user's to free
-  bool graph = false;   // from a graph's allocation node
-  Piece piece;          // when it has its own
+  bool small = false;        // in a shared block
+  bool global = false;       // a module's variable: not the user's to free
+  bool graph = false;        // from a graph's allocation node
+  Piece piece;               // when it has its own
+  std::uint64_t origin = 0;  // imported: identity of the other process's memory file
+  int opened = 0;            // imported: how often
   // Managed memory: what was advised.
   bool read_mostly = false;
   CUmemLocation preferred{CU_MEM_LOCATION_TYPE_INVALID, 0};

@@ -105,6 +105,7 @@ std::shared_ptr<Pool> new_pool(Runtime& rt, int device) {
 CUresult allocate_from_pool(Call& call, const std::shared_ptr<Pool>& pool, std::uint64_t bytes,
                             std::uint64_t& address) {
   Runtime& rt = call.rt;
+  if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (pool->props.maxSize != 0 &&
       bytes > pool->props.maxSize - std::min(pool->used, pool->props.maxSize)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -153,7 +154,10 @@ void return_to_pool(Runtime& rt, std::uint64_t address) {
   if (found == rt.addresses.allocations.end()) return;
   const Allocation allocation = found->second;
   rt.addresses.allocations.erase(found);
-  if (auto pool = allocation.pool.lock()) {
+  auto pool = allocation.pool.lock();
+  if (pool && pool->imported) {
+    ::munmap(reinterpret_cast<void*>(allocation.piece.address), allocation.piece.bytes);
+  } else if (pool) {
     pool->used -= std::min(pool->used, allocation.bytes);
     pool->idle.emplace(allocation.piece.bytes, allocation.piece);
     // A pool that was destroyed lives on only for what was taken from it.
@@ -181,6 +185,10 @@ void trim_pools(Runtime& rt) {
 CUresult open_context(Call& call, int device, unsigned flags, std::shared_ptr<Context>& out) {
   Runtime& rt = call.rt;
   if (rt.lost(device)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  // After a fault the process gets no new context on the device.
+  for (const auto& [handle, other] : rt.contexts.all()) {
+    if (other->device == device && other->error != CUDA_SUCCESS) return other->error;
+  }
   const auto own = static_cast<std::uint64_t>(rt.config.context_memory.count);
   if (own > 0 && !charge_memory(*rt.segment, device, own)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto context = std::make_shared<Context>();
@@ -218,7 +226,7 @@ void unload_module(Call& call, Module& module) {
 
 void close_context(Call& call, const std::shared_ptr<Context>& context) {
   Runtime& rt = call.rt;
-  rt.abort_work(call.lock, context.get());
+  rt.end_work(call.lock, context.get());
   rt.wait_for_effects(call.lock);
   context->dead = true;
   for (const auto& stream : context->streams) rt.streams.remove(stream->handle);

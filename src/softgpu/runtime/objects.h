@@ -160,6 +160,7 @@ struct Pool {
   std::uint64_t reserved_high = 0;
   std::multimap<std::uint64_t, Piece> idle;  // by size
   std::map<int, CUmemAccess_flags> access;
+  UniqueFd imported;  // the memory file of the process that has the pool
 };
 
 // --- What streams do and graphs are made of ---

@@ -292,17 +292,22 @@ void Runtime::wait_for_effects(Lock& lock) {
   --waiters_;
 }
 
-void Runtime::abort_work(Lock& lock, const Context* context) {
-  {
-    Segment::Lock card_lock(*segment);
-    advance(segment->card(), monotonic_now());
-    for (const LanePoint& point : pending_of(context)) {
-      LaneState& state = lanes_[static_cast<std::size_t>(point.lane())];
-      for (Pending& item : state.pending) item.op.effect = nullptr;
-      abort_lane(segment->card(), segment->slot(), point.lane());
+void Runtime::end_work(Lock& lock, const Context* context) {
+  for (const LanePoint& point : pending_of(context)) {
+    bool endless = false;
+    {
+      Segment::Lock card_lock(*segment);
+      Card& card = segment->card();
+      advance(card, monotonic_now());
+      endless = earliest_completion(card, segment->slot(), point.lane(), point.seq()) == kNever;
+      if (endless) {
+        LaneState& state = lanes_[static_cast<std::size_t>(point.lane())];
+        for (Pending& item : state.pending) item.op.effect = nullptr;
+        abort_lane(card, segment->slot(), point.lane());
+      }
     }
+    wait(lock, point);
   }
-  wait_all(lock, context);
 }
 
 void Runtime::lose_device(int device) {

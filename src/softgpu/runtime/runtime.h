@@ -80,11 +80,14 @@ class Runtime {
   std::array<std::shared_ptr<Pool>, kMaxDevices> default_pool;
   std::array<std::shared_ptr<Pool>, kMaxDevices> current_pool;
   std::vector<std::weak_ptr<Capture>> captures;
+  std::set<std::uint64_t> resource_descriptions;  // of green contexts
 
   // --- memory ---
   AddressMap addresses;
   PageStore pages;
   std::array<SmallBlocks, kMaxDevices> small_blocks;
+  std::map<std::uint64_t, UniqueFd> exports;    // tokens of memory handed to other processes
+  std::map<std::uint64_t, int> graph_live;      // allocation nodes: launches that hold the memory
   std::array<std::uint64_t, 4> graph_memory{};  // used, used high, reserved, reserved high
 
   // --- work ---
@@ -105,8 +108,8 @@ class Runtime {
   void wait_all(Lock& lock, const Context* context);
   // Waits until no effect is busy with memory: whoever unmaps calls it first.
   void wait_for_effects(Lock& lock);
-  // Completes everything in the lanes of the context at once, without effects.
-  void abort_work(Lock& lock, const Context* context);
+  // Waits for the context's work, except for what has no end: that is dropped.
+  void end_work(Lock& lock, const Context* context);
 
   // --- faults ---
   bool fault_due(std::int64_t setting, std::uint64_t& counter) {

@@ -2,15 +2,15 @@
 // so that two drivers can be compared line by line (README.md). Each section runs in a process of
 // its own; one that dies is run again without the call that killed it.
 
-#include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -20,8 +20,9 @@
 namespace nvshare::conformance {
 namespace {
 
-constexpr int kSectionSeconds = 10;
-constexpr unsigned kMostDeaths = 40;
+constexpr int kCallSeconds = 8;       // a call that takes longer does not end
+constexpr unsigned kMostDeaths = 40;  // of one section
+constexpr unsigned kAtOnce = 2;       // sections at the same time
 
 const Section* find_section(const std::string& name) {
   for (const Section& section : all_sections()) {
@@ -50,39 +51,79 @@ Skips skips_from(const std::string& text) {
   return skips;
 }
 
-// Runs a section in a child until it gets through; prints what the last attempt printed. False
-// when it could not be brought to its end.
-bool run_section(const std::string& program, const Section& section) {
+struct Report {
+  std::string output;
+  bool complete = false;
+};
+
+// Runs a section in a child until it gets through: what the last attempt printed, and whether it
+// came to its end.
+Report run_section(const std::string& program, const Section& section) {
   // Kept open in the child, which is told its number.
   const UniqueFd progress(::memfd_create("conformance-progress", 0));
   Skips skips;
   while (true) {
     const Outcome outcome = run_process(
         {program, "--child", section.name, to_text(skips), std::to_string(progress.get())},
-        kSectionSeconds);
-    unsigned call = 0;
-    const bool known = ::pread(progress.get(), &call, sizeof call, 0) == sizeof call && call > 0;
+        kCallSeconds, progress.get());
+    const unsigned call = progress_in(progress.get());
     const bool died = outcome.timed_out || outcome.signal != 0;
-    if (died && known && skips.size() < kMostDeaths && skips.count(call) == 0) {
+    if (died && call > 0 && skips.size() < kMostDeaths && skips.count(call) == 0) {
       skips[call] = outcome.timed_out ? "did not end" : "signal";
       continue;
     }
-    std::fputs(outcome.output.c_str(), stdout);
-    if (died) std::printf("%s  the section died\n", section.name);
+    Report report = {outcome.output, !died && outcome.exit_code == 0};
+    if (died) report.output += std::string(section.name) + "  the section died\n";
     if (!died && outcome.exit_code != 0) {
-      std::printf("%s  the section ended with %d\n", section.name, outcome.exit_code);
+      report.output += std::string(section.name) + "  the section ended with " +
+                       std::to_string(outcome.exit_code) + "\n";
     }
-    std::fflush(stdout);
-    return !died && outcome.exit_code == 0;
+    return report;
   }
 }
 
-int run_all(const std::string& program, bool probe) {
-  bool complete = true;
-  for (const Section& section : all_sections()) {
-    if (section.probe == probe && !run_section(program, section)) complete = false;
+// The sections that need the card for themselves one by one, then the others, some at a time.
+// Printed in the order of the list.
+bool run_sections(const std::string& program, const std::vector<const Section*>& sections) {
+  std::vector<Report> reports(sections.size());
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    if (sections[i]->company == Company::kNone) reports[i] = run_section(program, *sections[i]);
   }
-  return complete ? EXIT_SUCCESS : EXIT_FAILURE;
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> workers;
+  for (unsigned worker = 0; worker < kAtOnce; ++worker) {
+    workers.emplace_back([&] {
+      for (std::size_t i = next++; i < sections.size(); i = next++) {
+        if (sections[i]->company == Company::kAny) reports[i] = run_section(program, *sections[i]);
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  bool complete = true;
+  for (const Report& report : reports) {
+    std::fputs(report.output.c_str(), stdout);
+    complete = complete && report.complete;
+  }
+  return complete;
+}
+
+int run_all(const std::string& program, bool probe) {
+  std::vector<const Section*> sections;
+  for (const Section& section : all_sections()) {
+    if (section.probe == probe) sections.push_back(&section);
+  }
+  // While nobody uses it, a card may be shut down, and takes seconds to start for each process.
+  const Companion holder({program, "--hold"}, 30);
+  return run_sections(program, sections) ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+// In the companion: keeps the card in use until it is killed.
+int hold() {
+  const Driver driver;
+  if (!driver.loaded()) return 3;
+  driver.function<cuda::FunctionId::cuInit>()(0);
+  if (::write(STDOUT_FILENO, "holding\n", 8) < 0) return 1;
+  while (true) ::pause();
 }
 
 // In the child: the section itself.
@@ -143,12 +184,13 @@ int main_of(const std::vector<std::string>& words) {
   if (words.empty()) return run_all(program, false);
   if (words[0] == "--child") return child(program, words);
   if (words[0] == "--helper") return helper(program, words);
+  if (words.size() == 1 && words[0] == "--hold") return hold();
   if (words.size() == 1 && words[0] == "--list") return list();
   if (words.size() == 1 && words[0] == "--probe") return run_all(program, true);
   if (words.size() == 2 && words[0] == "--section") {
     const Section* section = find_section(words[1]);
     if (section == nullptr) return usage();
-    return run_section(program, *section) ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_sections(program, {section}) ? EXIT_SUCCESS : EXIT_FAILURE;
   }
   return usage();
 }

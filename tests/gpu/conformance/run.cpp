@@ -83,7 +83,8 @@ void Run::heading(const char* text) const {
 void Run::helper(const char* name, const std::vector<std::string>& arguments) const {
   std::vector<std::string> command = {program_, "--helper", section_, name};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  const Outcome outcome = run_process(command, 15);
+  begin();  // it takes time: this is progress, too
+  const Outcome outcome = run_process(command, 6);
   if (::write(STDOUT_FILENO, outcome.output.data(), outcome.output.size()) < 0) return;
   if (outcome.timed_out) {
     line(std::string(name) + " -> did not end");

@@ -90,5 +90,12 @@ std::string text_of(cuda::CUresult result);
                   run.driver().function<::nvshare::cuda::FunctionId::symbol>()(__VA_ARGS__)) \
        : run.skipped(#symbol "(" #__VA_ARGS__ ")"))
 
+// The same, with what the text of the call does not show.
+#define CALL_WHERE(note, symbol, ...)                                                        \
+  (run.begin()                                                                               \
+       ? run.call(#symbol "(" #__VA_ARGS__ ") where " note,                                  \
+                  run.driver().function<::nvshare::cuda::FunctionId::symbol>()(__VA_ARGS__)) \
+       : run.skipped(#symbol "(" #__VA_ARGS__ ") where " note))
+
 // The same for what a section merely needs: prints only when it fails.
 #define SETUP(symbol, ...) run.setup(#symbol "(" #__VA_ARGS__ ")", QUIET(symbol, __VA_ARGS__))

@@ -7,11 +7,15 @@
 
 namespace nvshare::conformance {
 
+// Whether other sections may use the card at the same time.
+enum class Company { kAny, kNone };
+
 // A part of the program that runs in a process of its own.
 struct Section {
   const char* name;
   void (*run)(Run&);
-  bool probe;  // only with --probe: facts about a driver, no part of the comparison
+  Company company = Company::kAny;
+  bool probe = false;  // only with --probe: facts about a driver, no part of the comparison
 };
 
 using Arguments = std::vector<std::string>;

@@ -48,13 +48,13 @@ void one_and_two_dimensions(Run& run) {
   CALL(cuMemcpy2D_v2, &out);
   run.value("came back", back == words);
   out.Height = 9;
-  CALL(cuMemcpy2D_v2, &out);
+  CALL_WHERE("Height = 9", cuMemcpy2D_v2, &out);
   out.Height = 8;
   out.WidthInBytes = 65;
-  CALL(cuMemcpy2D_v2, &out);
+  CALL_WHERE("WidthInBytes = 65", cuMemcpy2D_v2, &out);
   CALL(cuArrayDestroy, array);
   description = {128, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1};
-  CALL(cuArrayCreate_v2, &flat, &description);
+  CALL_WHERE("one dimension", cuArrayCreate_v2, &flat, &description);
   const CUdeviceptr device = device_memory(run, kMiB);
   back.assign(128, 0);
   CALL(cuMemcpyHtoA_v2, flat, 0, src, 512);
@@ -94,7 +94,8 @@ void three_dimensions(Run& run) {
   CALL(cuArrayGetSparseProperties, &sparse, array);
   CALL(cuArrayDestroy, array);
   description.Flags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST;
-  CALL(cuArray3DCreate_v2, &array, &description);
+  CALL_WHERE("Flags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST", cuArray3DCreate_v2, &array,
+             &description);
   CALL(cuArrayDestroy, array);
   CUmipmappedArray mipmapped = nullptr;
   CUarray level = nullptr;
@@ -115,15 +116,15 @@ void wrong(Run& run) {
   CALL(cuArrayCreate_v2, nullptr, &description);
   CALL(cuArrayCreate_v2, &array, nullptr);
   description.Width = 0;
-  CALL(cuArrayCreate_v2, &array, &description);
+  CALL_WHERE("Width = 0", cuArrayCreate_v2, &array, &description);
   description = {16, 8, CU_AD_FORMAT_UNSIGNED_INT32, 3};
-  CALL(cuArrayCreate_v2, &array, &description);
+  CALL_WHERE("NumChannels = 3", cuArrayCreate_v2, &array, &description);
   description = {16, 8, CU_AD_FORMAT_UNSIGNED_INT32, 0};
-  CALL(cuArrayCreate_v2, &array, &description);
+  CALL_WHERE("NumChannels = 0", cuArrayCreate_v2, &array, &description);
   description = {16, 8, static_cast<CUarray_format>(0xffff), 1};
-  CALL(cuArrayCreate_v2, &array, &description);
+  CALL_WHERE("Format = 0xffff", cuArrayCreate_v2, &array, &description);
   description = {size_t{1} << 40, 8, CU_AD_FORMAT_UNSIGNED_INT32, 1};
-  CALL(cuArrayCreate_v2, &array, &description);
+  CALL_WHERE("Width = 1 << 40", cuArrayCreate_v2, &array, &description);
   CALL(cuArrayDestroy, nullptr);
   CALL(cuArrayGetDescriptor_v2, &description, nullptr);
 }

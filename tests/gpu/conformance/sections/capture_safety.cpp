@@ -51,6 +51,7 @@ void plain_memory(Run& run, CUstream stream) {
     CALL(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
   });
   while_capturing(run, stream, [&] { CALL(cuMemGetAddressRange_v2, &made, &pitch, address); });
+  std::free(registered);
 }
 
 void virtual_memory_and_pools(Run& run, CUstream stream) {

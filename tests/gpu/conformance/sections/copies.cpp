@@ -136,32 +136,32 @@ void two_dimensions(Run& run) {
   run.value("first word of the last row", words_at(run, a, 64)[56]);
   CALL(cuMemcpy2DUnaligned_v2, &copy);
   copy.srcPitch = 8;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("srcPitch = 8", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.dstPitch = 8;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("dstPitch = 8", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.dstPitch = 0;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("dstPitch = 0", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.WidthInBytes = 0;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("WidthInBytes = 0", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.Height = 0;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("Height = 0", cuMemcpy2D_v2, &copy);
   copy = rectangle(nullptr, a);
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("srcHost = nullptr", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), 0);
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("dstDevice = 0", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.srcMemoryType = static_cast<CUmemorytype>(9);
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("srcMemoryType = 9", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("dstMemoryType = CU_MEMORYTYPE_ARRAY", cuMemcpy2D_v2, &copy);
   copy = rectangle(source.data(), a);
   copy.dstPitch = size_t{1} << 40;
-  CALL(cuMemcpy2D_v2, &copy);
+  CALL_WHERE("dstPitch = size_t{1} << 40", cuMemcpy2D_v2, &copy);
   CALL(cuMemcpy2D_v2, nullptr);
 }
 
@@ -207,10 +207,10 @@ void three_dimensions(Run& run, const Card& card) {
   run.value("first word", words_at(run, a + 4096, 1)[0]);
   CALL(cuMemcpy3DPeerAsync, &peer, stream);
   copy.srcHeight = 1;
-  CALL(cuMemcpy3D_v2, &copy);
+  CALL_WHERE("srcHeight = 1", cuMemcpy3D_v2, &copy);
   copy.srcHeight = 8;
   copy.Depth = 0;
-  CALL(cuMemcpy3D_v2, &copy);
+  CALL_WHERE("Depth = 0", cuMemcpy3D_v2, &copy);
   CALL(cuMemcpy3D_v2, nullptr);
   CALL(cuStreamSynchronize, stream);
 }

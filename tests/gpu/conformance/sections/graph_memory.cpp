@@ -128,10 +128,11 @@ void wrong(Run& run) {
   CALL(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &params);
   params = allocation(kMiB);
   params.poolProps.location.id = 99;
-  CALL(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &params);
+  CALL_WHERE("location.id = 99", cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &params);
   params = allocation(kMiB);
   params.poolProps.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  CALL(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &params);
+  CALL_WHERE("handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR", cuGraphAddMemAllocNode,
+             &node, graph, nullptr, 0, &params);
   params = allocation(kMiB);
   CALL(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, nullptr);
   CALL(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &params);

@@ -162,21 +162,22 @@ void wrong(Run& run, const Card& card, const Kernels& kernels) {
   CALL(cuGraphAddEmptyNode, &node, nullptr, nullptr, 0);
   CALL(cuGraphAddEmptyNode, &node, graph, nullptr, 1);
   kernel.gridDimX = 0;
-  CALL(cuGraphAddKernelNode_v2, &node, graph, nullptr, 0, &kernel);
+  CALL_WHERE("gridDimX = 0", cuGraphAddKernelNode_v2, &node, graph, nullptr, 0, &kernel);
   kernel.gridDimX = 1;
   kernel.func = nullptr;
-  CALL(cuGraphAddKernelNode_v2, &node, graph, nullptr, 0, &kernel);
+  CALL_WHERE("func = nullptr", cuGraphAddKernelNode_v2, &node, graph, nullptr, 0, &kernel);
   CALL(cuGraphAddKernelNode_v2, &node, graph, nullptr, 0, nullptr);
   set.elementSize = 3;
-  CALL(cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, card.context);
+  CALL_WHERE("elementSize = 3", cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, card.context);
   set = memset_node(0, 3, kWords);
-  CALL(cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, card.context);
+  CALL_WHERE("dst = 0", cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, card.context);
   set = memset_node(a, 3, 0);
-  CALL(cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, card.context);
+  CALL_WHERE("width = 0", cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, card.context);
   set = memset_node(a, 3, kWords);
   CALL(cuGraphAddMemsetNode, &node, graph, nullptr, 0, &set, nullptr);
   copy.srcMemoryType = static_cast<CUmemorytype>(9);
-  CALL(cuGraphAddMemcpyNode, &node, graph, nullptr, 0, &copy, card.context);
+  CALL_WHERE("srcMemoryType = 9", cuGraphAddMemcpyNode, &node, graph, nullptr, 0, &copy,
+             card.context);
   CALL(cuGraphInstantiateWithFlags, &executable, nullptr, 0);
   CALL(cuGraphInstantiateWithFlags, nullptr, graph, 0);
   CALL(cuGraphInstantiateWithFlags, &executable, graph, 0x8000);
@@ -248,11 +249,12 @@ void by_the_general_call(Run& run, const Kernels& kernels) {
   params.memset.elementSize = 4;
   params.memset.width = kWords;
   params.memset.height = 1;
-  CALL(cuGraphAddNode_v2, &third, graph, &second, nullptr, 1, &params);
+  CALL_WHERE("type = CU_GRAPH_NODE_TYPE_MEMSET", cuGraphAddNode_v2, &third, graph, &second, nullptr,
+             1, &params);
   launch_and_wait(run, graph);
   run.value("filled", all_words(run, a, 22, kWords));
   params.type = static_cast<CUgraphNodeType>(99);
-  CALL(cuGraphAddNode_v2, &node, graph, nullptr, nullptr, 0, &params);
+  CALL_WHERE("type = 99", cuGraphAddNode_v2, &node, graph, nullptr, nullptr, 0, &params);
   CALL(cuGraphAddNode_v2, &node, graph, nullptr, nullptr, 0, nullptr);
 }
 
@@ -356,11 +358,12 @@ void single_updates(Run& run, const Card& card, const Kernels& kernels) {
   print_halves(run, a);
   kernel.func = kernels.noop;
   kernel.kernelParams = nullptr;
-  CALL(cuGraphExecKernelNodeSetParams_v2, executable, nodes.kernel, &kernel);
+  CALL_WHERE("func = noop", cuGraphExecKernelNodeSetParams_v2, executable, nodes.kernel, &kernel);
   CALL(cuGraphExecKernelNodeSetParams_v2, executable, nodes.set, &kernel);
   CALL(cuGraphExecMemsetNodeSetParams, executable, nodes.kernel, &set, card.context);
   set.elementSize = 1;
-  CALL(cuGraphExecMemsetNodeSetParams, executable, nodes.set, &set, card.context);
+  CALL_WHERE("elementSize = 1", cuGraphExecMemsetNodeSetParams, executable, nodes.set, &set,
+             card.context);
   set = memset_node(a, 9, kWords);
   CALL(cuGraphMemsetNodeSetParams, nodes.set, &set);
   SETUP(cuGraphLaunch, executable, stream);

@@ -76,25 +76,27 @@ void with_a_configuration(Run& run, const Kernels& kernels) {
   attributes[1].value.priority = 0;
   config.attrs = attributes;
   config.numAttrs = 2;
-  CALL(cuLaunchKernelEx, &config, kernels.fill32, p6.pointers, nullptr);
+  CALL_WHERE("cooperative, with a priority", cuLaunchKernelEx, &config, kernels.fill32, p6.pointers,
+             nullptr);
   SETUP(cuStreamSynchronize, stream);
   run.value("filled", all_words(run, address, 6, kWords));
   attributes[0] = {};
   attributes[0].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
   attributes[0].value.clusterDim = {2, 1, 1};
   config.numAttrs = 1;
-  CALL(cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
+  CALL_WHERE("clusters of 2", cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
   SETUP(cuStreamSynchronize, stream);
   run.value("filled", all_words(run, address, 5, kWords));
   attributes[0].value.clusterDim = {3, 1, 1};
-  CALL(cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
+  CALL_WHERE("clusters of 3", cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
   attributes[0].id = static_cast<CUlaunchAttributeID>(200);
-  CALL(cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
+  CALL_WHERE("an unknown attribute", cuLaunchKernelEx, &config, kernels.fill32, p5.pointers,
+             nullptr);
   config.attrs = nullptr;
-  CALL(cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
+  CALL_WHERE("attrs = nullptr", cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
   config.numAttrs = 0;
   config.gridDimX = 0;
-  CALL(cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
+  CALL_WHERE("gridDimX = 0", cuLaunchKernelEx, &config, kernels.fill32, p5.pointers, nullptr);
   CALL(cuLaunchKernelEx, nullptr, kernels.fill32, p5.pointers, nullptr);
   CALL(cuStreamSynchronize, stream);
 }

@@ -96,7 +96,8 @@ void rarely_used(Run& run) {
   CALL(cuMulticastCreate, nullptr, &object);
   CALL(cuMulticastCreate, &handle, nullptr);
   object.numDevices = 0;
-  CALL(cuMulticastGetGranularity, &bytes, &object, CU_MULTICAST_GRANULARITY_MINIMUM);
+  CALL_WHERE("numDevices = 0", cuMulticastGetGranularity, &bytes, &object,
+             CU_MULTICAST_GRANULARITY_MINIMUM);
   CALL(cuGetExportTable, &table, &unknown);
   CALL(cuGetExportTable, nullptr, &unknown);
   CALL(cuGetExportTable, &table, nullptr);

@@ -105,7 +105,7 @@ void pool_attributes(Run& run) {
   CUmemAccessDesc description = {device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CALL(cuMemPoolSetAccess, pool, &description, 1);
   description.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  CALL(cuMemPoolSetAccess, pool, &description, 1);
+  CALL_WHERE("flags = CU_MEM_ACCESS_FLAGS_PROT_NONE", cuMemPoolSetAccess, pool, &description, 1);
   CALL(cuMemPoolDestroy, pool);
 }
 
@@ -135,7 +135,7 @@ void own_pool(Run& run) {
   CALL(cuMemFreeAsync, address, stream);
   CALL(cuStreamSynchronize, stream);
   properties.maxSize = 4 * kMiB;
-  CALL(cuMemPoolCreate, &pool, &properties);
+  CALL_WHERE("maxSize = 4 * kMiB", cuMemPoolCreate, &pool, &properties);
   CALL(cuMemAllocFromPoolAsync, &address, 256 * kMiB, pool, stream);
   CALL(cuMemPoolDestroy, pool);
 }
@@ -149,13 +149,13 @@ void wrong(Run& run) {
   CALL(cuMemPoolCreate, nullptr, &properties);
   CALL(cuMemPoolCreate, &pool, nullptr);
   properties.location.id = 99;
-  CALL(cuMemPoolCreate, &pool, &properties);
+  CALL_WHERE("location.id = 99", cuMemPoolCreate, &pool, &properties);
   properties = pool_on_device();
   properties.allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
-  CALL(cuMemPoolCreate, &pool, &properties);
+  CALL_WHERE("allocType = CU_MEM_ALLOCATION_TYPE_INVALID", cuMemPoolCreate, &pool, &properties);
   properties = pool_on_device();
   properties.location.type = CU_MEM_LOCATION_TYPE_INVALID;
-  CALL(cuMemPoolCreate, &pool, &properties);
+  CALL_WHERE("location.type = CU_MEM_LOCATION_TYPE_INVALID", cuMemPoolCreate, &pool, &properties);
   CALL(cuMemPoolDestroy, default_one);
   CALL(cuMemPoolDestroy, nullptr);
   CALL(cuMemAllocFromPoolAsync, &address, 100, nullptr, nullptr);

@@ -77,7 +77,7 @@ void batches(Run& run) {
   CALL(cuStreamBatchMemOp_v2, stream, 257, operations, 0);
   CALL(cuStreamBatchMemOp_v2, stream, 1, operations, 1);
   operations[0].operation = static_cast<CUstreamBatchMemOpType>(99);
-  CALL(cuStreamBatchMemOp_v2, stream, 1, operations, 0);
+  CALL_WHERE("operation = 99", cuStreamBatchMemOp_v2, stream, 1, operations, 0);
   CALL(cuStreamSynchronize, stream);
 }
 

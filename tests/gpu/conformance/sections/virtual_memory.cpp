@@ -55,10 +55,12 @@ void granularity(Run& run) {
   CALL(cuMemGetAllocationGranularity, nullptr, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   CALL(cuMemGetAllocationGranularity, &minimum, nullptr, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   properties.location.id = 99;
-  CALL(cuMemGetAllocationGranularity, &minimum, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  CALL_WHERE("location.id = 99", cuMemGetAllocationGranularity, &minimum, &properties,
+             CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   properties = on_device();
   properties.type = CU_MEM_ALLOCATION_TYPE_INVALID;
-  CALL(cuMemGetAllocationGranularity, &minimum, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  CALL_WHERE("type = CU_MEM_ALLOCATION_TYPE_INVALID", cuMemGetAllocationGranularity, &minimum,
+             &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
 
 void reserving(Run& run) {
@@ -113,13 +115,14 @@ void creating(Run& run) {
   CALL(cuMemCreate, nullptr, kChunk, &properties, 0);
   CALL(cuMemCreate, &handle, size_t{1} << 50, &properties, 0);
   properties.location.id = 99;
-  CALL(cuMemCreate, &handle, kChunk, &properties, 0);
+  CALL_WHERE("location.id = 99", cuMemCreate, &handle, kChunk, &properties, 0);
   properties = on_device();
   properties.type = CU_MEM_ALLOCATION_TYPE_INVALID;
-  CALL(cuMemCreate, &handle, kChunk, &properties, 0);
+  CALL_WHERE("type = CU_MEM_ALLOCATION_TYPE_INVALID", cuMemCreate, &handle, kChunk, &properties, 0);
   properties = on_device();
   properties.location.type = CU_MEM_LOCATION_TYPE_INVALID;
-  CALL(cuMemCreate, &handle, kChunk, &properties, 0);
+  CALL_WHERE("location.type = CU_MEM_LOCATION_TYPE_INVALID", cuMemCreate, &handle, kChunk,
+             &properties, 0);
 }
 
 void mapping(Run& run) {
@@ -186,16 +189,16 @@ void access_rights(Run& run) {
   CALL(cuMemSetAccess, address, kChunk, nullptr, 1);
   CALL(cuMemSetAccess, address, kChunk, &access, 0);
   access.location.id = 99;
-  CALL(cuMemSetAccess, address, kChunk, &access, 1);
+  CALL_WHERE("location.id = 99", cuMemSetAccess, address, kChunk, &access, 1);
   access = read_write();
   access.flags = static_cast<CUmemAccess_flags>(7);
-  CALL(cuMemSetAccess, address, kChunk, &access, 1);
+  CALL_WHERE("flags = 7", cuMemSetAccess, address, kChunk, &access, 1);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
-  CALL(cuMemSetAccess, address, kChunk, &access, 1);
+  CALL_WHERE("flags = CU_MEM_ACCESS_FLAGS_PROT_READ", cuMemSetAccess, address, kChunk, &access, 1);
   CALL(cuMemGetAccess, &flags, &device, address);
   run.value("flags", flags);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  CALL(cuMemSetAccess, address, kChunk, &access, 1);
+  CALL_WHERE("flags = CU_MEM_ACCESS_FLAGS_PROT_NONE", cuMemSetAccess, address, kChunk, &access, 1);
   CALL(cuMemGetAccess, &flags, &device, address);
   run.value("flags", flags);
   CALL(cuMemGetAccess, &flags, &device, address + kChunk);
@@ -222,7 +225,8 @@ void sharing(Run& run) {
   CALL(cuMemExportToShareableHandle, &fd, new_handle(run, kChunk),
        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  CALL(cuMemCreate, &handle, kChunk, &properties, 0);
+  CALL_WHERE("requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR", cuMemCreate,
+             &handle, kChunk, &properties, 0);
   CALL(cuMemExportToShareableHandle, &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   run.value("is a descriptor", fd >= 0);
   CALL(cuMemExportToShareableHandle, nullptr, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);

@@ -1,0 +1,56 @@
+#include "checks.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace nvshare::bench {
+namespace {
+
+constexpr double kMostTimes = 3;
+constexpr double kMostSeconds = 10;
+
+}  // namespace
+
+void Quickest::ReportRuns(const std::vector<Run>& runs) {
+  ConsoleReporter::ReportRuns(runs);
+  for (const Run& run : runs) {
+    if (run.run_type != Run::RT_Iteration || run.error_occurred) continue;
+    const auto events = run.counters.find("events");
+    const double each = events == run.counters.end() ? 1 : events->second.value;
+    const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations) / each;
+    const std::string name = run.run_name.function_name + "/" + run.run_name.args;
+    const auto [it, is_new] = results_.emplace(name, time);
+    if (!is_new) it->second = std::min(it->second, time);
+  }
+}
+
+int check_limits(const std::map<std::string, double>& results,
+                 const std::vector<std::string>& events, const std::vector<std::string>& hours) {
+  int missed = 0;
+  for (const std::string& name : events) {
+    const auto few = results.find(name + "/100");
+    const auto many = results.find(name + "/10000");
+    if (few == results.end() || many == results.end()) {
+      std::printf("MISSED  %-28s was not run\n", name.c_str());
+      ++missed;
+      continue;
+    }
+    const double times = many->second / few->second;
+    const bool good = times <= kMostTimes;
+    missed += !good;
+    std::printf("%s  %-28s %8.0f ns at 100 clients, %8.0f ns at 10000: %.2f times, at most %.0f\n",
+                good ? "ok    " : "MISSED", name.c_str(), few->second, many->second, times,
+                kMostTimes);
+  }
+  for (const std::string& name : hours) {
+    const auto hour = results.find(name + "/");
+    const double seconds = hour == results.end() ? 1e9 : hour->second / 1e9;
+    const bool good = seconds < kMostSeconds;
+    missed += !good;
+    std::printf("%s  %-28s %8.2f s for an hour of 1000 clients, less than %.0f\n",
+                good ? "ok    " : "MISSED", name.c_str(), seconds, kMostSeconds);
+  }
+  return missed;
+}
+
+}  // namespace nvshare::bench

@@ -1,0 +1,15 @@
+# cmake -DOUTPUT=FILE.cpp -DFOLDER=DIR -P EmbedScenarios.cmake
+# Writes every DIR/NAME.toml into a C++ file as the built-in scenario NAME, by name.
+file(GLOB names RELATIVE ${FOLDER} ${FOLDER}/*.toml)
+list(TRANSFORM names REPLACE "\\.toml$" "")
+list(SORT names)
+set(text "// Generated from the files in src/sim/scenarios.\n#include \"sim/scenario_file.h\"\n\n")
+string(APPEND text "namespace nvshare::sim {\n\n")
+string(APPEND text "const std::vector<BuiltIn>& built_in_scenarios() {\n")
+string(APPEND text "  static const std::vector<BuiltIn> all{\n")
+foreach(name IN LISTS names)
+  file(READ ${FOLDER}/${name}.toml toml)
+  string(APPEND text "      {\"${name}\", R\"nvshare(${toml})nvshare\"},\n")
+endforeach()
+string(APPEND text "  };\n  return all;\n}\n\n}  // namespace nvshare::sim\n")
+file(WRITE ${OUTPUT} "${text}")

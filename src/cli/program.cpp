@@ -1,0 +1,86 @@
+#include "cli/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "base/suggest.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr std::string_view kProgram = "nvshare";
+
+std::string program_help(const std::vector<Command>& commands) {
+  std::string text = fmt::format(
+      "usage: {0} COMMAND [options]\n\n"
+      "Several programs share one NVIDIA GPU.\n\ncommands:\n",
+      kProgram);
+  std::size_t width = 0;
+  for (const Command& command : commands) width = std::max(width, command.spec.name.size());
+  for (const Command& command : commands) {
+    text += fmt::format("  {:<{}}  {}\n", command.spec.name, width, command.spec.summary);
+  }
+  text += fmt::format("\n{} COMMAND --help tells more; {} --version prints the version.\n",
+                      kProgram, kProgram);
+  return text;
+}
+
+int mistake(std::ostream& err, std::string_view what, std::string_view command = "") {
+  const std::string space = command.empty() ? "" : " ";
+  err << fmt::format("{0}{1}{2}: {3} (see {0}{1}{2} --help)\n", kProgram, space, command, what);
+  return kBadInput;
+}
+
+int run_command(const Command& command, const std::vector<std::string>& words, Streams streams) {
+  const auto arguments = parse(command.spec, words);
+  if (!arguments) return mistake(streams.err, arguments.error().message, command.spec.name);
+  if (arguments->has("help")) {
+    streams.out << help_of(kProgram, command.spec);
+    return kGood;
+  }
+  return command.run(*arguments, streams);
+}
+
+int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& words,
+             Streams streams) {
+  if (words.empty()) {
+    streams.err << program_help(commands);
+    return kBadInput;
+  }
+  const std::string& first = words[0];
+  if (first == "--help" || first == "-h") {
+    streams.out << program_help(commands);
+    return kGood;
+  }
+  if (first == "--version") {
+    streams.out << fmt::format("{} {}\n", kProgram, NVSHARE_VERSION);
+    return kGood;
+  }
+  if (first.rfind('-', 0) == 0) return mistake(streams.err, "unknown option " + first);
+  std::vector<std::string_view> names;
+  for (const Command& command : commands) {
+    if (command.spec.name == first) {
+      return run_command(command, {words.begin() + 1, words.end()}, streams);
+    }
+    names.push_back(command.spec.name);
+  }
+  return mistake(streams.err,
+                 fmt::format("unknown command '{}'{}", first, did_you_mean(first, names)));
+}
+
+}  // namespace
+
+int run_program(const std::vector<Command>& commands, const std::vector<std::string>& words,
+                Streams streams) {
+  const int code = dispatch(commands, words, streams);
+  // What could not be written, to a full disk say, was not done.
+  if (!streams.out.flush() && code == kGood) {
+    streams.err << fmt::format("{}: cannot write to standard output\n", kProgram);
+    return kFailed;
+  }
+  return code;
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+
+namespace nvshare::cli {
+
+enum ExitCode { kGood = 0, kFailed = 1, kBadInput = 2 };
+
+// Where a command writes: what was asked for, and what went wrong.
+struct Streams {
+  std::ostream& out;
+  std::ostream& err;
+};
+
+struct Command {
+  CommandSpec spec;
+  // Given arguments that fit the spec. Answers an ExitCode.
+  int (*run)(const Arguments& arguments, Streams streams);
+};
+
+// The program without its process: finds the command, parses its arguments, runs it. Answers
+// `--help` and `--version`, and every mistake in one line with exit code 2.
+int run_program(const std::vector<Command>& commands, const std::vector<std::string>& words,
+                Streams streams);
+
+}  // namespace nvshare::cli

@@ -1,0 +1,58 @@
+#include "cli/program.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace nvshare::cli {
+namespace {
+
+int echo(const Arguments& arguments, Streams streams) {
+  streams.out << arguments.positionals().at(0) << "\n";
+  return kFailed;
+}
+
+struct Outcome {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(const std::vector<std::string>& words) {
+  CommandSpec spec;
+  spec.name = "echo";
+  spec.summary = "Say it again";
+  spec.positionals = {{"WORD", "what to say", true}};
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = run_program({{spec, echo}}, words, {out, err});
+  return {code, out.str(), err.str()};
+}
+
+TEST(Program, RunsTheCommandAndPassesItsExitCodeOn) {
+  const Outcome outcome = run({"echo", "hello"});
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(outcome.out, "hello\n");
+}
+
+TEST(Program, HelpsOnRequest) {
+  EXPECT_EQ(run({"--help"}).code, kGood);
+  EXPECT_NE(run({"--help"}).out.find("  echo  Say it again\n"), std::string::npos);
+  EXPECT_EQ(run({"echo", "--help"}).code, kGood);
+  EXPECT_NE(run({"echo", "--help"}).out.find("usage: nvshare echo"), std::string::npos);
+  EXPECT_EQ(run({"--version"}).out.rfind("nvshare ", 0), 0u);
+}
+
+TEST(Program, AnswersMistakesInOneLine) {
+  EXPECT_EQ(run({"ecko"}).code, kBadInput);
+  EXPECT_EQ(run({"ecko"}).err,
+            "nvshare: unknown command 'ecko'; did you mean 'echo'? (see nvshare --help)\n");
+  EXPECT_EQ(run({"echo"}).err, "nvshare echo: WORD is missing (see nvshare echo --help)\n");
+  EXPECT_EQ(run({"echo"}).code, kBadInput);
+  EXPECT_EQ(run({"--quick"}).err, "nvshare: unknown option --quick (see nvshare --help)\n");
+  EXPECT_EQ(run({}).code, kBadInput);
+  EXPECT_EQ(run({}).out, "");
+}
+
+}  // namespace
+}  // namespace nvshare::cli

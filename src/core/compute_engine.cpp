@@ -1,0 +1,70 @@
+#include "core/compute_engine.h"
+
+#include "core/metered_engine.h"
+#include "core/policy/window_rules.h"
+#include "core/window_engine.h"
+
+namespace nvshare::core {
+
+void ComputeEngine::enter_ready(Client& client, std::uint64_t seq) {
+  client.phase = Phase::Ready;
+  client.ready_seq = seq;
+  client.share->ready.emplace(seq, &client);
+  ++client.share->wanting;
+}
+
+void ComputeEngine::leave_ready(Client& client) {
+  client.share->ready.erase({client.ready_seq, &client});
+  client.phase = Phase::Off;
+  --client.share->wanting;
+}
+
+void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::optional<Duration> budget,
+                                  const Reason& why, Time now, Decisions& out) {
+  client.share->ready.erase({client.ready_seq, &client});
+  client.phase = Phase::Running;
+  client.grant_seq = seq;
+  client.granted_at = now;
+  client.budget = budget;
+  client.reported = Duration::zero();
+  client.charged_ahead = Duration::zero();
+  client.share->held.emplace(seq, &client);
+  ++client.share->running;
+  out.push_back({Grant{client.id, budget}, why});
+}
+
+void ComputeEngine::enter_stopping(Client& client, const Reason& why, Time now, Decisions& out) {
+  client.phase = Phase::Stopping;
+  client.dropped_at = now;
+  client.share->held.erase({client.grant_seq, &client});
+  ++client.share->stopping;
+  stopped_.push_back(&client);
+  out.push_back({Drop{client.id}, why});
+}
+
+void ComputeEngine::enter_overdue(Client& client) {
+  client.phase = Phase::Overdue;
+  ++client.share->overdue;
+}
+
+void ComputeEngine::leave_running(Client& client) {
+  Share& share = *client.share;
+  if (client.phase == Phase::Running) {
+    share.held.erase({client.grant_seq, &client});
+  } else {
+    --share.stopping;
+  }
+  if (client.phase == Phase::Overdue) --share.overdue;
+  --share.running;
+  --share.wanting;
+  client.phase = Phase::Off;
+}
+
+std::unique_ptr<ComputeEngine> make_engine(const Config& config, Time now) {
+  if (config.policy == ComputePolicy::Metered) {
+    return std::make_unique<MeteredEngine>(config, now);
+  }
+  return std::make_unique<WindowEngine>(config, window_policy(config.policy), now);
+}
+
+}  // namespace nvshare::core

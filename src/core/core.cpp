@@ -1,0 +1,500 @@
+#include "core/core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/gpu.h"
+#include "core/state.h"
+
+namespace nvshare::core {
+
+std::string_view name_of(ClientState state) {
+  switch (state) {
+    case ClientState::Idle:
+      return "idle";
+    case ClientState::Waiting:
+      return "waiting";
+    case ClientState::Running:
+      return "running";
+    case ClientState::Stopping:
+      return "stopping";
+    case ClientState::Overdue:
+      return "overdue";
+  }
+  return "?";
+}
+
+namespace {
+
+constexpr std::size_t kLongestName = 253;
+
+Error unknown(const char* what, std::uint64_t id) {
+  return Error{fmt::format("{} {} is not known", what, id)};
+}
+
+std::optional<Error> bad_limits(const Limits& limits) {
+  if (limits.core_percent < 1 || limits.core_percent > 100) {
+    return Error{fmt::format("core limit {} is not from 1 to 100", limits.core_percent)};
+  }
+  if (limits.memory && limits.memory->count <= 0) {
+    return Error{fmt::format("memory limit {} is not above 0", limits.memory->count)};
+  }
+  if (limits.priority < kLowestPriority || limits.priority > kHighestPriority) {
+    return Error{fmt::format("priority {} is not from {} to {}", limits.priority, kLowestPriority,
+                             kHighestPriority)};
+  }
+  return std::nullopt;
+}
+
+ClientState state_of(const Client& client) {
+  switch (client.phase) {
+    case Phase::Off:
+      return client.wants_work ? ClientState::Waiting : ClientState::Idle;
+    case Phase::Ready:
+      return ClientState::Waiting;
+    case Phase::Running:
+      return ClientState::Running;
+    case Phase::Stopping:
+      return ClientState::Stopping;
+    case Phase::Overdue:
+      return ClientState::Overdue;
+  }
+  return ClientState::Idle;
+}
+
+ClientView view_of(const Client& client) {
+  return {client.id,     client.tenant->id, client.gpu,    state_of(client),
+          client.demand, client.resident,   client.pinned, client.share->first_throttle};
+}
+
+}  // namespace
+
+class Core::Impl {
+ public:
+  Impl(const Config& config, Time now) : config_(config), now_(now) {}
+
+  Result<Decisions> step(const Event& event, Time now) {
+    if (now < now_) {
+      return Error{fmt::format("time goes back by {}", to_text(now_ - now))};
+    }
+    Decisions out;
+    const Result<void> taken = std::visit([&](const auto& e) { return take(e, now, out); }, event);
+    if (!taken) return taken.error();
+    now_ = now;
+    return out;
+  }
+
+  std::optional<Time> next_wakeup() const {
+    return wakeups_.empty() ? std::nullopt : std::optional(wakeups_.begin()->first);
+  }
+
+  Result<std::string> explain(ClientId id, Time now) const {
+    const auto it = clients_.find(id);
+    if (it == clients_.end()) return unknown("client", id.value);
+    const Client& client = it->second;
+    return to_text(gpus_.at(client.gpu).explain(client, std::max(now, now_)));
+  }
+
+  std::optional<ClientView> view(ClientId id) const {
+    const auto it = clients_.find(id);
+    return it == clients_.end() ? std::nullopt : std::optional(view_of(it->second));
+  }
+  Snapshot snapshot() const;
+  const Config& config() const { return config_; }
+
+ private:
+  Result<void> take(const GpuAdded& e, Time now, Decisions& out);
+  Result<void> take(const GpuRemoved& e, Time now, Decisions& out);
+  Result<void> take(const OverheadMeasured& e, Time now, Decisions& out);
+  Result<void> take(const TenantAdded& e, Time now, Decisions& out);
+  Result<void> take(const TenantRemoved& e, Time now, Decisions& out);
+  Result<void> take(const LimitsChanged& e, Time now, Decisions& out);
+  Result<void> take(const TenantPaused& e, Time now, Decisions& out);
+  Result<void> take(const ClientAdded& e, Time now, Decisions& out);
+  Result<void> take(const ClientGone& e, Time now, Decisions& out);
+  Result<void> take(const WorkRequested& e, Time now, Decisions& out);
+  Result<void> take(const Released& e, Time now, Decisions& out);
+  Result<void> take(const Usage& e, Time now, Decisions& out);
+  Result<void> take(const MemoryChanged& e, Time now, Decisions& out);
+  Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
+  Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
+  Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
+  Result<void> take(const Tick& e, Time now, Decisions& out);
+
+  Gpu* find_gpu(GpuId id) { return find(gpus_, id); }
+  Client* find_client(ClientId id) { return find(clients_, id); }
+  Tenant* find_tenant(TenantId id) { return find(tenants_, id); }
+  template <typename Map, typename Id>
+  static typename Map::mapped_type* find(Map& map, Id id) {
+    const auto it = map.find(id);
+    return it == map.end() ? nullptr : &it->second;
+  }
+  GpuId best_gpu() const;
+  void finish(Gpu& gpu, Time now, Decisions& out);
+  void finish_all(Time now, Decisions& out);
+  void forget_wakeup(GpuId id);
+
+  Config config_;
+  Time now_;
+  bool scheduling_ = true;
+  std::uint64_t next_client_ = 1;
+  std::map<GpuId, Gpu> gpus_;
+  std::unordered_map<TenantId, Tenant> tenants_;
+  std::unordered_map<ClientId, Client> clients_;
+  std::set<std::pair<Time, GpuId>> wakeups_;
+  std::map<GpuId, Time> wakeup_of_;
+};
+
+void Core::Impl::forget_wakeup(GpuId id) {
+  const auto it = wakeup_of_.find(id);
+  if (it == wakeup_of_.end()) return;
+  wakeups_.erase({it->second, id});
+  wakeup_of_.erase(it);
+}
+
+void Core::Impl::finish(Gpu& gpu, Time now, Decisions& out) {
+  gpu.finish(now, out);
+  forget_wakeup(gpu.id());
+  if (const auto next = gpu.next_wakeup()) {
+    wakeups_.emplace(*next, gpu.id());
+    wakeup_of_.emplace(gpu.id(), *next);
+  }
+}
+
+void Core::Impl::finish_all(Time now, Decisions& out) {
+  for (auto& [id, gpu] : gpus_) {
+    Decisions own;
+    finish(gpu, now, own);
+    out.insert(out.end(), own.begin(), own.end());
+  }
+}
+
+// --- GPUs --------------------------------------------------------------------------------------
+
+Result<void> Core::Impl::take(const GpuAdded& e, Time now, Decisions&) {
+  if (gpus_.contains(e.gpu)) return Error{fmt::format("gpu {} is there already", e.gpu.value)};
+  if (e.total.count <= 0) return Error{fmt::format("gpu {} has no memory", e.gpu.value)};
+  if (e.total > kMostMemory) return Error{"a GPU has at most " + to_text(kMostMemory)};
+  gpus_.try_emplace(e.gpu, e.gpu, e.total, config_, now);
+  Decisions none;
+  gpus_.at(e.gpu).switch_scheduling(scheduling_, now, none);
+  return {};
+}
+
+Result<void> Core::Impl::take(const GpuRemoved& e, Time now, Decisions&) {
+  Gpu* gpu = find_gpu(e.gpu);
+  if (gpu == nullptr) return unknown("gpu", e.gpu.value);
+  while (!gpu->clients().empty()) {
+    Client& client = *gpu->clients().begin()->second;
+    gpu->remove(client, now);
+    --client.tenant->clients;
+    clients_.erase(client.id);
+  }
+  forget_wakeup(e.gpu);
+  gpus_.erase(e.gpu);
+  return {};
+}
+
+Result<void> Core::Impl::take(const OverheadMeasured& e, Time now, Decisions& out) {
+  Gpu* gpu = find_gpu(e.gpu);
+  if (gpu == nullptr) return unknown("gpu", e.gpu.value);
+  if (e.overhead.count < 0 || e.overhead > gpu->total()) {
+    return Error{fmt::format("overhead {} is not from 0 to the GPU's {}", to_text(e.overhead),
+                             to_text(gpu->total()))};
+  }
+  gpu->overhead_measured(e.overhead);
+  finish(*gpu, now, out);
+  return {};
+}
+
+// An idle GPU comes before queueing on a busy one; then the most free memory.
+GpuId Core::Impl::best_gpu() const {
+  const auto better = [](const Gpu& a, const Gpu& b) {
+    if (a.wanting() != b.wanting()) return a.wanting() < b.wanting();
+    if (a.clients().size() != b.clients().size()) return a.clients().size() < b.clients().size();
+    return a.residency().free() > b.residency().free();
+  };
+  const Gpu* best = nullptr;
+  for (const auto& [id, gpu] : gpus_) {
+    if (best == nullptr || better(gpu, *best)) best = &gpu;
+  }
+  return best->id();
+}
+
+// --- tenants -----------------------------------------------------------------------------------
+
+Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
+  if (tenants_.contains(e.tenant)) {
+    return Error{fmt::format("tenant {} is there already", e.tenant.value)};
+  }
+  if (e.name.size() > kLongestName) {
+    return Error{fmt::format("a name has at most {} characters", kLongestName)};
+  }
+  if (auto bad = bad_limits(e.limits)) return *bad;
+  tenants_.emplace(e.tenant, Tenant{.id = e.tenant, .name = e.name, .limits = e.limits});
+  return {};
+}
+
+Result<void> Core::Impl::take(const TenantRemoved& e, Time, Decisions&) {
+  const Tenant* tenant = find_tenant(e.tenant);
+  if (tenant == nullptr) return unknown("tenant", e.tenant.value);
+  if (tenant->clients > 0) {
+    return Error{fmt::format("tenant {} still has {} clients", e.tenant.value, tenant->clients)};
+  }
+  tenants_.erase(e.tenant);
+  return {};
+}
+
+Result<void> Core::Impl::take(const LimitsChanged& e, Time now, Decisions& out) {
+  Tenant* tenant = find_tenant(e.tenant);
+  if (tenant == nullptr) return unknown("tenant", e.tenant.value);
+  if (auto bad = bad_limits(e.limits)) return *bad;
+  for (auto& [id, gpu] : gpus_) gpu.limits_will_change(e.tenant, now);
+  tenant->limits = e.limits;
+  for (auto& [id, gpu] : gpus_) gpu.limits_have_changed(e.tenant, now);
+  finish_all(now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const TenantPaused& e, Time now, Decisions& out) {
+  Tenant* tenant = find_tenant(e.tenant);
+  if (tenant == nullptr) return unknown("tenant", e.tenant.value);
+  if (tenant->paused == e.paused) {
+    return Error{
+        fmt::format("tenant {} is {} already", e.tenant.value, e.paused ? "paused" : "not paused")};
+  }
+  tenant->paused = e.paused;
+  for (auto& [id, gpu] : gpus_) {
+    Decisions own;
+    gpu.pause_changed(e.tenant, now, own);
+    finish(gpu, now, own);
+    out.insert(out.end(), own.begin(), own.end());
+  }
+  return {};
+}
+
+// --- clients -----------------------------------------------------------------------------------
+
+Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
+  if (clients_.contains(e.client)) {
+    return Error{fmt::format("client {} is there already", e.client.value)};
+  }
+  Tenant* tenant = find_tenant(e.tenant);
+  if (tenant == nullptr) return unknown("tenant", e.tenant.value);
+  if (gpus_.empty()) return Error{"there is no GPU"};
+  const GpuId gpu_id = e.gpu ? *e.gpu : best_gpu();
+  Gpu* gpu = find_gpu(gpu_id);
+  if (gpu == nullptr) return unknown("gpu", gpu_id.value);
+  Client& client = clients_[e.client];
+  client.id = e.client;
+  client.seq = next_client_++;
+  client.tenant = tenant;
+  ++tenant->clients;
+  gpu->add(client, now);
+  out.push_back({Place{client.id, gpu_id}, {.why = Why::LeastLoaded}});
+  finish(*gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const ClientGone& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.remove(*client, now);
+  --client->tenant->clients;
+  clients_.erase(e.client);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const WorkRequested& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  if (client->wants_work) {
+    return Error{fmt::format("client {} has asked already", e.client.value)};
+  }
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.work_requested(*client, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  if (client->phase == Phase::Off || client->phase == Phase::Ready) {
+    return Error{fmt::format("client {} holds no grant", e.client.value)};
+  }
+  if (e.used < Duration::zero()) return Error{"used time is negative"};
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.released(*client, e.used, e.more_work, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  if (client->phase == Phase::Off || client->phase == Phase::Ready) {
+    return Error{fmt::format("client {} holds no grant", e.client.value)};
+  }
+  if (e.used < client->reported) {
+    return Error{fmt::format("client {}'s meter goes back", e.client.value)};
+  }
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.usage(*client, e.used, now);
+  finish(gpu, now, out);
+  return {};
+}
+
+// --- memory ------------------------------------------------------------------------------------
+
+Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  Gpu& gpu = gpus_.at(client->gpu);
+  if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident) {
+    return Error{
+        fmt::format("client {} reports pinned {} <= resident {} <= allocated {}, which is "
+                    "not so",
+                    e.client.value, e.pinned.count, e.resident.count, e.allocated.count)};
+  }
+  if (e.resident > client->resident) {
+    return Error{
+        fmt::format("client {} has more memory on the GPU than it was given", e.client.value)};
+  }
+  const Bytes growth = e.allocated - client->demand;
+  if (growth.count > 0 && e.resident != client->resident) {
+    return Error{fmt::format("client {} grows and shrinks at once", e.client.value)};
+  }
+  if (growth.count > 0) {
+    const Bytes room = gpu.residency().safe_limit();
+    if (e.allocated > room) {
+      out.push_back({MemoryRefused{e.client, e.allocated, room},
+                     {.why = Why::LargerThanGpu, .bytes = e.allocated, .free = room}});
+      return {};
+    }
+    const auto& limit = client->tenant->limits.memory;
+    const Bytes used = gpu.allocated_by(client->tenant->id);
+    if (limit && used + growth > *limit) {
+      const Bytes left = std::max(Bytes{}, *limit - used);
+      out.push_back({MemoryRefused{e.client, e.allocated, client->demand + left},
+                     {.why = Why::LimitExceeded, .bytes = growth, .free = left}});
+      return {};
+    }
+  }
+  gpu.memory_changed(*client, e.allocated, e.pinned, e.resident, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  const bool possible = e.resident <= client->resident + client->incoming &&
+                        e.resident >= client->resident - client->outgoing;
+  if (!possible || e.took.count() < 0) {
+    return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
+  }
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.memory_moved(*client, e.resident, e.took, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+// --- the scheduler itself ----------------------------------------------------------------------
+
+Result<void> Core::Impl::take(const SchedulingSwitched& e, Time now, Decisions& out) {
+  if (scheduling_ == e.on) {
+    return Error{fmt::format("scheduling is {} already", e.on ? "on" : "off")};
+  }
+  scheduling_ = e.on;
+  for (auto& [id, gpu] : gpus_) {
+    Decisions own;
+    gpu.switch_scheduling(e.on, now, own);
+    finish(gpu, now, own);
+    out.insert(out.end(), own.begin(), own.end());
+  }
+  return {};
+}
+
+Result<void> Core::Impl::take(const ConfigChanged& e, Time now, Decisions& out) {
+  const auto found = problems(e.config);
+  if (!found.empty()) return Error{found.front()};
+  if (e.config.policy != config_.policy || e.config.window != config_.window) {
+    return Error{"the compute policy and its window cannot change while the scheduler runs"};
+  }
+  config_ = e.config;
+  finish_all(now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const Tick&, Time now, Decisions& out) {
+  while (!wakeups_.empty() && wakeups_.begin()->first <= now) {
+    Gpu& gpu = gpus_.at(wakeups_.begin()->second);
+    Decisions own;
+    finish(gpu, now, own);
+    out.insert(out.end(), own.begin(), own.end());
+    const auto again = wakeup_of_.find(gpu.id());
+    if (again != wakeup_of_.end() && again->second <= now) {  // once a tick is enough
+      const Time later = now + Duration{1};
+      forget_wakeup(gpu.id());
+      wakeups_.emplace(later, gpu.id());
+      wakeup_of_.emplace(gpu.id(), later);
+    }
+  }
+  return {};
+}
+
+Snapshot Core::Impl::snapshot() const {
+  Snapshot view;
+  for (const auto& [id, tenant] : tenants_) {
+    view.tenants.push_back({id, tenant.name, tenant.limits, tenant.paused});
+  }
+  std::ranges::sort(view.tenants, {}, &TenantView::id);
+  for (const auto& [id, gpu] : gpus_) {
+    GpuView seen{.id = id,
+                 .total = gpu.total(),
+                 .safe_limit = gpu.residency().safe_limit(),
+                 .resident = gpu.residency().resident() + gpu.residency().incoming(),
+                 .clients = static_cast<int>(gpu.clients().size()),
+                 .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
+    for (const auto& [tenant, share] : gpu.shares()) {
+      view.shares.push_back({tenant, id, from_fixed(share.billed)});
+    }
+    const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
+    std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);
+    for (const auto& [client_id, client] : gpu.clients()) {
+      seen.running += client->phase == Phase::Running;
+      view.clients.push_back(view_of(*client));
+    }
+    view.gpus.push_back(seen);
+  }
+  return view;
+}
+
+Core::Core(const Config& config, Time now) : impl_(std::make_unique<Impl>(config, now)) {}
+Core::~Core() = default;
+Core::Core(Core&&) noexcept = default;
+Core& Core::operator=(Core&&) noexcept = default;
+Result<Decisions> Core::step(const Event& event, Time now) {
+  return impl_->step(event, now);
+}
+std::optional<Time> Core::next_wakeup() const {
+  return impl_->next_wakeup();
+}
+Result<std::string> Core::explain(ClientId client, Time now) const {
+  return impl_->explain(client, now);
+}
+std::optional<ClientView> Core::view(ClientId client) const {
+  return impl_->view(client);
+}
+Snapshot Core::snapshot() const {
+  return impl_->snapshot();
+}
+const Config& Core::config() const {
+  return impl_->config();
+}
+
+}  // namespace nvshare::core

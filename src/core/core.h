@@ -1,0 +1,51 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "base/result.h"
+#include "core/config.h"
+#include "core/decision.h"
+#include "core/event.h"
+#include "core/snapshot.h"
+
+namespace nvshare::core {
+
+struct Tenant;
+struct Client;
+class Gpu;
+
+// The scheduler, as a function: events and their times go in, decisions come out. No clock, no
+// threads, no input or output; the same events at the same times give the same decisions, in the
+// daemon, in the simulator and in tests.
+class Core {
+ public:
+  // `config` has no problems(). `now` is where time begins.
+  explicit Core(const Config& config, Time now = Time{});
+  ~Core();
+  Core(Core&&) noexcept;
+  Core& operator=(Core&&) noexcept;
+
+  // Takes one event. Times never go back. An event that makes no sense (unknown or duplicate id, a
+  // value out of range, a release without a grant) is refused with the reason, and nothing changes.
+  Result<Decisions> step(const Event& event, Time now);
+
+  // When a Tick is due, if nothing else happens before. Constant in the number of clients.
+  std::optional<Time> next_wakeup() const;
+
+  // Why the client runs or waits, in words that can be shown.
+  Result<std::string> explain(ClientId client, Time now) const;
+  // One client, or nothing when it is not known; all there is.
+  std::optional<ClientView> view(ClientId client) const;
+  Snapshot snapshot() const;
+  const Config& config() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nvshare::core

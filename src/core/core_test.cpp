@@ -1,0 +1,165 @@
+#include "core/core.h"
+
+#include "core/testing.h"
+
+namespace nvshare::core {
+namespace {
+
+TEST(Core, RefusesWhatMakesNoSense) {
+  TestCore t;
+  EXPECT_EQ(t.refused(TenantAdded{TenantId{1}, "a", {.core_percent = 0, .memory = {}}}),
+            "core limit 0 is not from 1 to 100");
+  EXPECT_EQ(t.refused(TenantAdded{TenantId{1}, "a", {.core_percent = 101, .memory = {}}}),
+            "core limit 101 is not from 1 to 100");
+  EXPECT_EQ(t.refused(TenantAdded{TenantId{1}, "a", {.memory = Bytes{-5}}}),
+            "memory limit -5 is not above 0");
+  EXPECT_EQ(t.refused(GpuAdded{GpuId{0}, Bytes{0}}), "gpu 0 has no memory");
+  EXPECT_EQ(t.refused(ClientAdded{ClientId{1}, TenantId{1}, {}}), "tenant 1 is not known");
+  t.gpu(0);
+  EXPECT_EQ(t.refused(GpuAdded{GpuId{0}, gib(1)}), "gpu 0 is there already");
+  t.client(1);
+  EXPECT_EQ(t.refused(ClientAdded{ClientId{1}, TenantId{1}, {}}), "client 1 is there already");
+  EXPECT_EQ(t.refused(ClientAdded{ClientId{2}, TenantId{1}, GpuId{7}}), "gpu 7 is not known");
+  EXPECT_EQ(t.refused(Released{ClientId{1}, 1ms, false}), "client 1 holds no grant");
+  EXPECT_EQ(t.refused(WorkRequested{ClientId{9}}), "client 9 is not known");
+  t.want(1);
+  EXPECT_EQ(t.refused(WorkRequested{ClientId{1}}), "client 1 has asked already");
+  EXPECT_EQ(t.refused(TenantRemoved{TenantId{1}}), "tenant 1 still has 1 clients");
+  EXPECT_EQ(t.refused(MemoryMoved{ClientId{1}, gib(1), 1ms}),
+            "client 1 moved memory it was not told to move");
+  EXPECT_EQ(
+      t.refused(MemoryChanged{ClientId{1}, gib(1), Bytes{}, gib(2)}),
+      "client 1 reports pinned 0 <= resident 2147483648 <= allocated 1073741824, which is not so");
+  t.now += 5ms;
+  t.step(Tick{});
+  t.now -= 1ms;
+  EXPECT_EQ(t.refused(Tick{}), "time goes back by 1.0ms");
+}
+
+TEST(Core, PlacesOnAnIdleGpuBeforeQueueing) {
+  TestCore t;
+  t.gpu(0);
+  t.gpu(1);
+  t.tenant(1);
+  t.tenant(2);
+  EXPECT_EQ(only<Place>(t.step(ClientAdded{ClientId{1}, TenantId{1}, {}})).at(0).gpu, GpuId{0});
+  t.allocate(1, gib(12));
+  t.want(1);
+  EXPECT_EQ(only<Place>(t.step(ClientAdded{ClientId{2}, TenantId{2}, {}})).at(0).gpu, GpuId{1});
+  EXPECT_EQ(only<Grant>(t.want(2)).size(), 1u);
+}
+
+TEST(Core, PlacesWhereMostMemoryIsFreeWhenAllAreAlike) {
+  TestCore t;
+  t.gpu(0, gib(16));
+  t.gpu(1, gib(80));
+  t.tenant(1);
+  EXPECT_EQ(only<Place>(t.step(ClientAdded{ClientId{1}, TenantId{1}, {}})).at(0).gpu, GpuId{1});
+}
+
+TEST(Core, ALoneClientWithoutALimitRunsUntouched) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  const auto grants = only<Grant>(t.want(1));
+  ASSERT_EQ(grants.size(), 1u);
+  EXPECT_EQ(grants[0].budget, std::nullopt);
+  EXPECT_TRUE(t.pass(1h).empty());
+  EXPECT_EQ(t.ticks, 0);
+  EXPECT_EQ(t.why(1), "runs, and nobody else wants the GPU");
+}
+
+TEST(Core, SaysWhyAClientWaits) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1, 25);
+  t.client(2);
+  EXPECT_EQ(t.why(1), "has no work for the GPU");
+  t.want(1);
+  t.want(2);
+  EXPECT_EQ(t.why(2), "waits for its turn; 1 before it");
+  t.step(TenantPaused{TenantId{2}, true});
+  EXPECT_EQ(t.why(2), "is paused; resume it to let it run");
+  t.now += 15ms;
+  t.step(Tick{});
+  EXPECT_EQ(t.why(1), "was told to stop and is finishing what it has in flight");
+  t.now += 985ms;
+  t.release(1, 1s);  // started with one turn of 5 ms, got 250 ms more, used 1 s
+  EXPECT_EQ(t.why(1), "has used up its 25 % of GPU time (745.0ms ahead); again in 3.00s");
+}
+
+TEST(Core, PauseStopsAndResumeStarts) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.want(1);
+  EXPECT_EQ(only<Drop>(t.step(TenantPaused{TenantId{1}, true})).size(), 1u);
+  EXPECT_TRUE(only<Grant>(t.release(1, 0ms)).empty());
+  EXPECT_TRUE(only<Grant>(t.pass(10s)).empty());
+  EXPECT_EQ(only<Grant>(t.step(TenantPaused{TenantId{1}, false})).size(), 1u);
+}
+
+TEST(Core, SchedulingOffLetsEveryoneRunAndOnTakesTurnsAgain) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1, 10);
+  t.client(2, 10);
+  t.want(1);
+  t.want(2);
+  EXPECT_EQ(t.state(2), ClientState::Waiting);
+  EXPECT_EQ(only<Grant>(t.step(SchedulingSwitched{false})).size(), 1u);
+  EXPECT_EQ(t.state(2), ClientState::Running);
+  EXPECT_TRUE(only<Drop>(t.pass(10s)).empty());
+  EXPECT_EQ(only<Drop>(t.step(SchedulingSwitched{true})).size(), 2u);
+  EXPECT_EQ(t.refused(SchedulingSwitched{true}), "scheduling is on already");
+}
+
+TEST(Core, ATenantCannotAllocateBeyondItsLimit) {
+  TestCore t;
+  t.gpu(0);
+  t.step(TenantAdded{TenantId{1}, "a", {.memory = gib(4)}});
+  t.step(ClientAdded{ClientId{1}, TenantId{1}, GpuId{0}});
+  t.step(ClientAdded{ClientId{2}, TenantId{1}, GpuId{0}});
+  t.allocate(1, gib(3));
+  const auto refused = only<MemoryRefused>(t.allocate(2, gib(2)));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].allowed, gib(1));
+  EXPECT_EQ(t.view(2).allocated, Bytes{});
+  EXPECT_EQ(only<MemoryAvailable>(t.allocate(2, gib(1))).size(), 1u);
+  EXPECT_EQ(only<MemoryRefused>(t.allocate(2, gib(1) + Bytes{1})).size(), 1u);
+}
+
+TEST(Core, NothingLargerThanTheGpuIsTaken) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  EXPECT_EQ(only<MemoryRefused>(t.allocate(1, gib(16))).size(), 1u);
+  EXPECT_EQ(t.view(1).allocated, Bytes{});
+}
+
+TEST(Core, AGpuThatIsRemovedForgetsItsClients) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.want(1);
+  t.step(GpuRemoved{GpuId{0}});
+  EXPECT_EQ(t.refused(Released{ClientId{1}, 1ms, false}), "client 1 is not known");
+  EXPECT_EQ(t.core.next_wakeup(), std::nullopt);
+  t.step(TenantRemoved{TenantId{1}});
+}
+
+TEST(Core, ThePolicyCannotChangeButTheQuantumCan) {
+  TestCore t;
+  Config config;
+  config.policy = ComputePolicy::Wall;
+  EXPECT_FALSE(t.refused(ConfigChanged{config}).empty());
+  config = {};
+  config.quantum_fixed = 5s;
+  t.step(ConfigChanged{config});
+  EXPECT_EQ(t.core.config().quantum_fixed, 5s);
+  config.carryover_percent = 101;
+  EXPECT_EQ(t.refused(ConfigChanged{config}), "carryover_percent: 101 is not from 0 to 100");
+}
+
+}  // namespace
+}  // namespace nvshare::core

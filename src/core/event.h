@@ -1,0 +1,111 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/units.h"
+#include "core/config.h"
+#include "core/ids.h"
+
+namespace nvshare::core {
+
+inline constexpr int kNoCoreLimit = 100;
+inline constexpr int kLowestPriority = -10;
+inline constexpr int kHighestPriority = 10;
+
+struct Limits {
+  int core_percent = kNoCoreLimit;  // 1..100; 100 = no limit, best effort
+  std::optional<Bytes> memory;      // none: the whole GPU
+  int priority = 0;                 // kLowestPriority..kHighestPriority
+
+  friend bool operator==(const Limits&, const Limits&) = default;
+};
+
+// What the outside world tells the core. Each is a fact that has happened at the time handed in.
+
+struct GpuAdded {
+  GpuId gpu;
+  Bytes total{};
+};
+// The clients on it are forgotten as well.
+struct GpuRemoved {
+  GpuId gpu;
+};
+// What contexts, libraries and programs outside our control really hold on the GPU; replaces the
+// estimated reserve.
+struct OverheadMeasured {
+  GpuId gpu;
+  Bytes overhead{};
+};
+struct TenantAdded {
+  TenantId tenant;
+  std::string name;
+  Limits limits;
+};
+struct TenantRemoved {
+  TenantId tenant;
+};
+struct LimitsChanged {
+  TenantId tenant;
+  Limits limits;
+};
+struct TenantPaused {
+  TenantId tenant;
+  bool paused = true;
+};
+struct ClientAdded {
+  ClientId client;
+  TenantId tenant;
+  std::optional<GpuId> gpu;  // none: the core places it
+};
+struct ClientGone {
+  ClientId client;
+};
+// REQ_LOCK: the client has work for the GPU and holds no grant.
+struct WorkRequested {
+  ClientId client;
+};
+// LOCK_RELEASED: everything the client had in flight is done. `used` is the GPU time its work
+// occupied since the grant; `more_work`: it wants the GPU again.
+struct Released {
+  ClientId client;
+  Duration used{};
+  bool more_work = false;
+};
+// The meter's reading so far for a client that runs: GPU time since the grant.
+struct Usage {
+  ClientId client;
+  Duration used{};
+};
+// MEM_UPDATE: what the client has allocated now, how much of it can never leave the GPU, and how
+// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`.
+struct MemoryChanged {
+  ClientId client;
+  Bytes allocated{};
+  Bytes pinned{};
+  Bytes resident{};
+};
+// Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took.
+struct MemoryMoved {
+  ClientId client;
+  Bytes resident{};
+  Duration took{};
+};
+// SCHED_ON, SCHED_OFF: while off, everyone who asks may run and nothing is billed or moved.
+struct SchedulingSwitched {
+  bool on = true;
+};
+// SET_TQ and the like. The policy cannot change while the core lives.
+struct ConfigChanged {
+  Config config;
+};
+// Time has passed; due at Core::next_wakeup().
+struct Tick {};
+
+using Event =
+    std::variant<GpuAdded, GpuRemoved, OverheadMeasured, TenantAdded, TenantRemoved, LimitsChanged,
+                 TenantPaused, ClientAdded, ClientGone, WorkRequested, Released, Usage,
+                 MemoryChanged, MemoryMoved, SchedulingSwitched, ConfigChanged, Tick>;
+
+}  // namespace nvshare::core

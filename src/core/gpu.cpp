@@ -1,0 +1,227 @@
+#include "core/gpu.h"
+
+#include <algorithm>
+
+namespace nvshare::core {
+
+Gpu::Gpu(GpuId id, Bytes total, const Config& config, Time now)
+    : id_(id),
+      total_(total),
+      config_(config),
+      residency_(config, total),
+      engine_(make_engine(config, now)) {}
+
+void Gpu::add(Client& client, Time now) {
+  auto [it, is_new] = shares_.try_emplace(client.tenant->id);
+  Share& share = it->second;
+  if (is_new) {
+    share.tenant = client.tenant;
+    share.seq = next_share_++;
+    engine_->attach(share, now);
+  }
+  ++share.clients;
+  client.gpu = id_;
+  client.share = &share;
+  client.idle_since = now;
+  clients_.emplace(client.id, &client);
+  residency_.join();
+}
+
+void Gpu::remove(Client& client, Time now) {
+  Share& share = *client.share;
+  want(client, false, now);
+  stopping_.erase({client.dropped_at, client.seq, &client});
+  if (client.phase == Phase::Ready) {
+    engine_->make_unready(client, now);
+  } else if (client.phase != Phase::Off) {
+    // It took its last reading with it; the whole time is what it may have used.
+    engine_->release(client, now - client.granted_at, now);
+  }
+  residency_.leave(client);
+  share.allocated -= client.demand;
+  clients_.erase(client.id);
+  if (--share.clients == 0) {
+    engine_->detach(share);
+    shares_.erase(share.tenant->id);
+  }
+}
+
+void Gpu::want(Client& client, bool wants, Time now) {
+  if (client.wants_work == wants) return;
+  client.wants_work = wants;
+  wanting_ += wants ? 1 : -1;
+  (wants ? client.wants_since : client.idle_since) = now;
+}
+
+// Puts a client where it belongs, after anything about it has changed.
+void Gpu::place(Client& client, Time now, Decisions& out) {
+  residency_.update(client, out);
+  const bool should_run = client.wants_work && !client.tenant->paused;
+  const bool can_run = should_run && client.complete();
+  switch (client.phase) {
+    case Phase::Running:
+      if (client.tenant->paused) {
+        engine_->stop(client, {.why = Why::Paused}, now, out);
+      } else if (!client.complete()) {
+        engine_->stop(client, {.why = Why::Grew, .bytes = client.demand - client.resident}, now,
+                      out);
+      }
+      return;
+    case Phase::Stopping:
+    case Phase::Overdue:
+      return;
+    case Phase::Ready:
+      if (!can_run) engine_->make_unready(client, now);
+      break;
+    case Phase::Off:
+      if (can_run) engine_->make_ready(client, now);
+      break;
+  }
+  const bool on_its_way =
+      client.outgoing.count == 0 && client.resident + client.incoming == client.demand;
+  if (should_run && !client.complete() && !on_its_way) {
+    residency_.enqueue(client, now, out);
+  } else if (!should_run) {
+    residency_.dequeue(client);
+    residency_.update(client, out);
+  }
+}
+
+void Gpu::work_requested(Client& client, Time now, Decisions& out) {
+  want(client, true, now);
+  place(client, now, out);
+}
+
+void Gpu::released(Client& client, Duration used, bool more_work, Time now, Decisions& out) {
+  stopping_.erase({client.dropped_at, client.seq, &client});
+  engine_->release(client, used, now);
+  want(client, more_work, now);
+  place(client, now, out);
+}
+
+void Gpu::usage(Client& client, Duration used, Time now) {
+  engine_->read_meter(client, used, now);
+}
+
+void Gpu::memory_changed(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
+                         Decisions& out) {
+  client.share->allocated += allocated - client.demand;
+  residency_.change(client, allocated, pinned, resident, now, out);
+  place(client, now, out);
+}
+
+void Gpu::memory_moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out) {
+  residency_.moved(client, resident, took, now, out);
+  place(client, now, out);
+}
+
+void Gpu::limits_will_change(TenantId tenant, Time now) {
+  const auto it = shares_.find(tenant);
+  if (it != shares_.end()) engine_->before_limits_change(it->second, now);
+}
+
+void Gpu::limits_have_changed(TenantId tenant, Time now) {
+  const auto it = shares_.find(tenant);
+  if (it != shares_.end()) engine_->after_limits_change(it->second, now);
+}
+
+void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
+  for (const auto& [id, client] : clients_) {
+    if (client->tenant->id != tenant) continue;
+    if (client->tenant->paused) client->idle_since = now;
+    place(*client, now, out);
+  }
+}
+
+// What ran without rules stops, and comes back under them. What it has used until then is free.
+void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
+  const bool was_on = std::exchange(scheduling_, on);
+  if (on == was_on) return;
+  for (const auto& [id, client] : clients_) {
+    const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
+    if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
+  }
+  engine_->set_billing(on, now);
+  if (!on) return;
+  for (const auto& [id, client] : clients_) {
+    if (client->phase == Phase::Running) {
+      engine_->stop(*client, {.why = Why::ModeChanged}, now, out);
+    }
+  }
+}
+
+void Gpu::make_room(Time now, Decisions& out) {
+  std::vector<Client*> stop;
+  residency_.plan(now, out, stop);
+  for (Client* client : stop) {
+    if (client->phase == Phase::Running) {
+      engine_->stop(*client, {.why = Why::Rotation, .bytes = client->planned}, now, out);
+    } else if (client->phase == Phase::Ready) {
+      engine_->make_unready(*client, now);
+      place(*client, now, out);
+    }
+  }
+  for (Client* client : residency_.take_completed()) place(*client, now, out);
+}
+
+void Gpu::look_for_overdue(Time now, Decisions& out) {
+  while (!stopping_.empty() && std::get<0>(*stopping_.begin()) + config_.drop_timeout <= now) {
+    Client& client = *std::get<2>(*stopping_.begin());
+    stopping_.erase(stopping_.begin());
+    engine_->mark_overdue(client, now);
+    residency_.give_up_on(client);
+    out.push_back({Overdue{client.id, config_.end_overdue},
+                   {.why = Why::DropIgnored, .used = now - client.dropped_at}});
+  }
+}
+
+void Gpu::note_drops() {
+  for (Client* client : engine_->take_stopped()) {
+    stopping_.emplace(client->dropped_at, client->seq, client);
+  }
+}
+
+void Gpu::finish(Time now, Decisions& out) {
+  note_drops();
+  look_for_overdue(now, out);
+  make_room(now, out);
+  if (scheduling_) {
+    engine_->decide(now, out);
+  } else {
+    for (const auto& [id, client] : clients_) {
+      if (client->phase == Phase::Ready) {
+        engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
+      }
+    }
+  }
+  note_drops();
+}
+
+std::optional<Time> Gpu::next_wakeup() const {
+  std::optional<Time> next = residency_.next_wakeup();
+  const auto at = [&](std::optional<Time> time) {
+    if (time) next = next ? std::min(*next, *time) : *time;
+  };
+  if (scheduling_) at(engine_->next_wakeup());
+  if (!stopping_.empty()) at(std::get<0>(*stopping_.begin()) + config_.drop_timeout);
+  return next;
+}
+
+Reason Gpu::explain(const Client& client, Time now) const {
+  if (client.phase == Phase::Stopping) return {.why = Why::Stopping};
+  if (client.phase == Phase::Overdue) {
+    return {.why = Why::Overdue, .used = now - client.dropped_at};
+  }
+  if (!scheduling_ && client.phase == Phase::Running) return {.why = Why::SchedulingOff};
+  if (client.phase != Phase::Off) return engine_->explain(client, now);
+  if (client.tenant->paused) return {.why = Why::Paused};
+  if (!client.wants_work) return {.why = Why::NoWork};
+  return residency_.explain(client, now);
+}
+
+Bytes Gpu::allocated_by(TenantId tenant) const {
+  const auto it = shares_.find(tenant);
+  return it == shares_.end() ? Bytes{} : it->second.allocated;
+}
+
+}  // namespace nvshare::core

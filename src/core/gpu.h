@@ -1,0 +1,73 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "core/compute_engine.h"
+#include "core/residency.h"
+#include "core/snapshot.h"
+#include "core/state.h"
+
+namespace nvshare::core {
+
+// One GPU: its memory, its compute time, and the clients on it. Ties the two together: a client is
+// offered to the compute engine when it has work, is not paused, and its memory is complete.
+// Every call is followed by finish() at the same time.
+class Gpu {
+ public:
+  Gpu(GpuId id, Bytes total, const Config& config, Time now);
+
+  GpuId id() const { return id_; }
+  Bytes total() const { return total_; }
+  const Residency& residency() const { return residency_; }
+  const std::map<ClientId, Client*>& clients() const { return clients_; }
+  const std::unordered_map<TenantId, Share>& shares() const { return shares_; }
+  int wanting() const { return wanting_; }
+
+  void add(Client& client, Time now);
+  void remove(Client& client, Time now);
+  void work_requested(Client& client, Time now, Decisions& out);
+  void released(Client& client, Duration used, bool more_work, Time now, Decisions& out);
+  void usage(Client& client, Duration used, Time now);
+  void memory_changed(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
+                      Decisions& out);
+  void memory_moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out);
+  void overhead_measured(Bytes overhead) { residency_.set_overhead(overhead); }
+  void limits_will_change(TenantId tenant, Time now);
+  void limits_have_changed(TenantId tenant, Time now);
+  void pause_changed(TenantId tenant, Time now, Decisions& out);
+  void switch_scheduling(bool on, Time now, Decisions& out);
+
+  void finish(Time now, Decisions& out);
+  std::optional<Time> next_wakeup() const;
+  Reason explain(const Client& client, Time now) const;
+
+  // What the tenant has allocated on this GPU.
+  Bytes allocated_by(TenantId tenant) const;
+
+ private:
+  void place(Client& client, Time now, Decisions& out);
+  void want(Client& client, bool wants, Time now);
+  void make_room(Time now, Decisions& out);
+  void note_drops();
+  void look_for_overdue(Time now, Decisions& out);
+
+  GpuId id_;
+  Bytes total_;
+  const Config& config_;
+  Residency residency_;
+  std::unique_ptr<ComputeEngine> engine_;
+  bool scheduling_ = true;
+  int wanting_ = 0;
+  std::uint64_t next_share_ = 1;
+  std::map<ClientId, Client*> clients_;
+  std::unordered_map<TenantId, Share> shares_;
+  std::set<std::tuple<Time, std::uint64_t, Client*>> stopping_;  // by when the drop was sent
+};
+
+}  // namespace nvshare::core

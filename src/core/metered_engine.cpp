@@ -1,0 +1,326 @@
+#include "core/metered_engine.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace nvshare::core {
+namespace {
+
+constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
+constexpr std::int64_t kTogetherBelow = 850'000;
+
+}  // namespace
+
+MeteredEngine::MeteredEngine(const Config& config, Time now)
+    : config_(config), now_(now), refill_rate_(kOne), best_effort_mark_(now) {}
+
+// --- the run queue -----------------------------------------------------------------------------
+
+void MeteredEngine::enqueue_if_runnable(Share& share) {
+  MeterAccount& account = share.meter;
+  if (account.runnable || account.throttled || share.ready.empty() || share.overdue > 0) return;
+  account.level = share.tenant->limits.priority - kLowestPriority;
+  Level& level = levels_[static_cast<std::size_t>(account.level)];
+  if (level.empty()) level.waiting_since = now_;
+  level.queue[tier_of(share)].emplace(account.vtime, share.seq, &share);
+  account.runnable = true;
+  ++runnable_;
+}
+
+void MeteredEngine::dequeue(Share& share) {
+  MeterAccount& account = share.meter;
+  if (!account.runnable) return;
+  Level& level = levels_[static_cast<std::size_t>(account.level)];
+  level.queue[tier_of(share)].erase({account.vtime, share.seq, &share});
+  account.runnable = false;
+  --runnable_;
+}
+
+// The highest priority, where waiting counts as well: nobody waits for ever.
+int MeteredEngine::level_to_serve(Time now) const {
+  int best = -1;
+  std::int64_t best_score = 0;
+  for (int i = kLevels - 1; i >= 0; --i) {
+    const Level& level = levels_[static_cast<std::size_t>(i)];
+    if (level.empty()) continue;
+    const std::int64_t score = i * config_.ageing.count() + (now - level.waiting_since).count();
+    if (best < 0 || score >= best_score) {
+      best = i;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+Share* MeteredEngine::next_to_serve(Time now) const {
+  const int found = level_to_serve(now);
+  if (found < 0) return nullptr;
+  const Level& level = levels_[static_cast<std::size_t>(found)];
+  const bool limits_first = !level.queue[kLimited].empty() && best_effort_owed() < config_.turn;
+  const Tier tier = level.queue[kBestEffort].empty() || limits_first ? kLimited : kBestEffort;
+  return std::get<2>(*level.queue[tier].begin());
+}
+
+// --- what the owner tells ----------------------------------------------------------------------
+
+void MeteredEngine::attach(Share& share, Time now) {
+  catch_up(now);
+  share.meter.idle_since = now;
+}
+
+void MeteredEngine::detach(Share& share) {
+  relimited_.erase({share.seq, &share});
+  maybe_idle_.erase({share.seq, &share});
+  if (share.meter.active) deactivate(share);
+}
+
+void MeteredEngine::before_limits_change(Share& share, Time now) {
+  catch_up(now);
+  dequeue(share);
+  if (share.meter.active) deactivate(share);
+  if (!share.limited()) share.meter.unlimited_until = now;
+}
+
+// What was used stays used: debt goes over as it is and is paid off at the new rate from now. What
+// was saved goes over as far as the new limit would have let it be saved.
+void MeteredEngine::after_limits_change(Share& share, Time) {
+  share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
+  if (share.wanting > 0) {
+    activate(share);
+    if (share.limited()) note_allowance(share);
+    enqueue_if_runnable(share);
+  }
+  if (!share.held.empty()) relimited_.emplace(share.seq, &share);
+}
+
+void MeteredEngine::make_ready(Client& client, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  note_duty(client, Duration::zero(), now);
+  enter_ready(client, next_seq_++);
+  duty_sum_ppm_ += client.duty_ppm;
+  if (!share.meter.active) activate(share);
+  settle(share);
+  if (!share.meter.throttled && share.limited()) note_allowance(share);
+  enqueue_if_runnable(share);
+}
+
+void MeteredEngine::make_unready(Client& client, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  leave_ready(client);
+  duty_sum_ppm_ -= client.duty_ppm;
+  if (share.ready.empty()) dequeue(share);
+  maybe_idle_.emplace(share.seq, &share);
+}
+
+void MeteredEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
+  catch_up(now);
+  charge_ahead(client);
+  running_.erase({client.grant_seq, &client});
+  enter_stopping(client, why, now, out);
+}
+
+// It goes on using the GPU; nobody waits for it, and its tenant gets nothing more until it stops.
+void MeteredEngine::mark_overdue(Client& client, Time now) {
+  catch_up(now);
+  bill(client, std::max(client.reported, now - client.granted_at), now);
+  enter_overdue(client);
+  dequeue(*client.share);
+  --slots_;
+}
+
+void MeteredEngine::release(Client& client, Duration used, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  if (client.phase == Phase::Overdue) {
+    used = now - client.granted_at;  // nobody else could be sure of the GPU
+  } else {
+    --slots_;
+  }
+  bill(client,
+       std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+  // A grant that was not used saves nothing beyond the cap.
+  share.meter.allowance =
+      std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
+  running_.erase({client.grant_seq, &client});
+  leave_running(client);
+  duty_sum_ppm_ -= client.duty_ppm;
+  maybe_idle_.emplace(share.seq, &share);
+  enqueue_if_runnable(share);
+}
+
+void MeteredEngine::read_meter(Client& client, Duration used, Time now) {
+  catch_up(now);
+  bill(client,
+       std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+}
+
+void MeteredEngine::set_billing(bool on, Time now) {
+  catch_up(now);
+  billing_ = on;
+}
+
+// --- decisions ---------------------------------------------------------------------------------
+
+// Somebody else could use the time that the holder's tenant has.
+bool MeteredEngine::contended(const Share& holder) const {
+  return runnable_ > (holder.meter.runnable ? 1 : 0) || !holder.ready.empty();
+}
+
+bool MeteredEngine::wants_turns() const {
+  if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
+  if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
+  if (limited_sum_ > 0) return true;
+  std::int64_t wanted = duty_sum_ppm_;
+  if (running_.size() == 1) {  // not metered since its grant: take it for busy
+    const Client& client = *running_.begin()->second;
+    const Duration unread = now_ - client.granted_at - client.reported;
+    if (unread > kDutyMemory) wanted += kFull - client.duty_ppm;
+  }
+  return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
+}
+
+// When the holder of the turn is told to stop, if it has not by itself. A client with a budget
+// counts for itself; the double leaves room for gaps in its work and is the end for one that does
+// not count.
+std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
+  if (contended(*holder.share)) {
+    const bool counts_itself = holder.budget && *holder.budget <= config_.turn;
+    return holder.granted_at + (counts_itself ? 2 * config_.turn : config_.turn);
+  }
+  if (!holder.budget) return std::nullopt;
+  return holder.granted_at + 2 * *holder.budget + config_.turn;
+}
+
+Reason MeteredEngine::why_over(const Client& holder) const {
+  if (contended(*holder.share) || !holder.budget) return {.why = Why::TurnOver};
+  return {.why = Why::BudgetSpent, .used = now_ - holder.granted_at, .quota = *holder.budget};
+}
+
+void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
+  Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
+  level.waiting_since = now;
+  dequeue(share);
+  raise_floor_of(tier_of(share), share.meter.vtime);
+  Client& client = *share.ready.begin()->second;
+  const bool last = share.ready.size() == 1 && runnable_ == 0;
+  std::optional<Duration> budget;
+  if (share.limited()) budget = share.meter.allowance;
+  if (in_turns && !last) budget = std::min(budget.value_or(config_.turn), config_.turn);
+  start(client, budget, {.why = Why::HasBudget}, now, out);
+}
+
+void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
+                          Time now, Decisions& out) {
+  Share& share = *client.share;
+  share.meter.at_grant = share.meter.allowance;
+  enter_running(client, next_seq_++, budget, why, now, out);
+  running_.emplace(client.grant_seq, &client);
+  ++slots_;
+  enqueue_if_runnable(share);
+}
+
+void MeteredEngine::grant_now(Client& client, const Reason& why, Time now, Decisions& out) {
+  catch_up(now);
+  dequeue(*client.share);
+  start(client, std::nullopt, why, now, out);
+}
+
+void MeteredEngine::take_turns(Time now, Decisions& out) {
+  while (running_.size() > 1) {
+    stop(*running_.rbegin()->second, {.why = Why::ModeChanged}, now, out);
+  }
+  if (!running_.empty()) {
+    Client& holder = *running_.begin()->second;
+    const auto end = turn_end(holder);
+    if (end && now >= *end) stop(holder, why_over(holder), now, out);
+  }
+  if (slots_ > 0) return;
+  if (Share* share = next_to_serve(now)) {
+    settle(*share);
+    grant_next_of(*share, true, now, out);
+  }
+}
+
+void MeteredEngine::run_together(Time now, Decisions& out) {
+  while (Share* share = next_to_serve(now)) {
+    settle(*share);
+    grant_next_of(*share, false, now, out);
+  }
+  if (running_.size() < 2 || now < sample_due_) return;
+  std::array<std::int64_t, kTiers> lowest;
+  lowest.fill(std::numeric_limits<std::int64_t>::max());
+  for (const auto& [seq, client] : running_) {
+    out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
+    std::int64_t& least = lowest[tier_of(*client->share)];
+    least = std::min(least, client->share->meter.vtime);
+  }
+  for (Tier tier : {kLimited, kBestEffort}) {  // who joins starts where the last of them stands
+    if (lowest[tier] != std::numeric_limits<std::int64_t>::max())
+      raise_floor_of(tier, lowest[tier]);
+  }
+  sample_due_ = now + config_.sample_interval;
+}
+
+void MeteredEngine::decide(Time now, Decisions& out) {
+  catch_up(now);
+  deactivate_idle();
+  apply_load();
+  resume_refilled();
+  for (const auto& [seq, share] : std::exchange(relimited_, {})) {
+    while (!share->held.empty()) {
+      stop(*share->held.begin()->second, {.why = Why::LimitsChanged}, now, out);
+    }
+  }
+  turns_ = wants_turns();
+  if (turns_) {
+    take_turns(now, out);
+  } else {
+    run_together(now, out);
+  }
+}
+
+std::optional<Time> MeteredEngine::next_wakeup() const {
+  std::optional<Time> next;
+  const auto at = [&](Time time) { next = next ? std::min(*next, time) : time; };
+  if (!throttled_.empty()) {
+    const Fixed left = std::max<Fixed>(0, std::get<0>(*throttled_.begin()) - refill_clock_);
+    at(now_ + Duration{static_cast<Duration::rep>((left + refill_rate_ - 1) / refill_rate_)});
+  }
+  if (turns_ && !running_.empty()) {
+    if (const auto end = turn_end(*running_.begin()->second)) at(*end);
+  }
+  if (!turns_ && running_.size() > 1) at(std::max(sample_due_, now_));
+  return next;
+}
+
+Reason MeteredEngine::explain(const Client& client, Time now) const {
+  const Share& share = *client.share;
+  if (client.phase == Phase::Running) {
+    return {.why = running_.size() == 1 && !anyone_runnable() ? Why::RunningAlone : Why::Running};
+  }
+  if (share.overdue > 0) return {.why = Why::TenantOverdue};
+  if (share.meter.throttled) {
+    const Fixed left = std::max<Fixed>(0, share.meter.resumes_at - refill_clock_);
+    const Duration debt = -std::min(Duration::zero(), allowance_now(share));
+    return {.why = Why::OverLimit,
+            .used = debt,
+            .wait = Duration{static_cast<Duration::rep>(left / refill_rate_)} - (now - now_),
+            .count = share.limit()};
+  }
+  int before = 0;
+  for (int i = share.meter.level; i < kLevels; ++i) {
+    const Level& level = levels_[static_cast<std::size_t>(i)];
+    const bool own = i == share.meter.level;
+    for (Tier tier : {kLimited, kBestEffort}) {
+      for (const auto& [vtime, seq, other] : level.queue[tier]) {
+        const bool own_tier = own && tier == tier_of(share);
+        if (own_tier ? vtime < share.meter.vtime : !own || tier < tier_of(share)) ++before;
+      }
+    }
+  }
+  return {.why = Why::WaitsForTurn, .count = before + slots_};
+}
+
+}  // namespace nvshare::core

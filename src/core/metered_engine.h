@@ -1,0 +1,122 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <tuple>
+
+#include "core/compute_engine.h"
+
+namespace nvshare::core {
+
+// The product's own policy: a limit is a share of GPU time, billed as metered.
+//
+// Each limited tenant has an allowance that refills continuously at its limit and is spent by the
+// GPU time its work occupied. Below zero it waits; the debt is carried in full, so the long-run
+// share is exact whatever the length of its kernels. Limits above 100 % in sum shrink in
+// proportion. Tenants with a limit and allowance go before those without a limit, who share what is
+// left and are kept best_effort_percent of the time; within either tier the one that has used least
+// of what it asked for is next (virtual time). docs/policies.md has the reasons.
+//
+// Refill runs on a *refill clock* that slows down while limits are over-committed, so that a
+// tenant's allowance becomes positive at a fixed point of that clock: O(log n) a step.
+class MeteredEngine final : public ComputeEngine {
+ public:
+  MeteredEngine(const Config& config, Time now);
+
+  void attach(Share& share, Time now) override;
+  void detach(Share& share) override;
+  void before_limits_change(Share& share, Time now) override;
+  void after_limits_change(Share& share, Time now) override;
+  void make_ready(Client& client, Time now) override;
+  void make_unready(Client& client, Time now) override;
+  void stop(Client& client, const Reason& why, Time now, Decisions& out) override;
+  void mark_overdue(Client& client, Time now) override;
+  void release(Client& client, Duration used, Time now) override;
+  void read_meter(Client& client, Duration used, Time now) override;
+  void set_billing(bool on, Time now) override;
+  void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
+  void decide(Time now, Decisions& out) override;
+  std::optional<Time> next_wakeup() const override;
+  Reason explain(const Client& client, Time now) const override;
+
+ private:
+  static constexpr int kLevels = kHighestPriority - kLowestPriority + 1;
+  static constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
+  static constexpr std::int64_t kFull = 1'000'000;  // parts per million
+  static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
+
+  enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
+
+  // The tenants of one priority that could run, by virtual time.
+  struct Level {
+    std::array<std::set<std::tuple<std::int64_t, std::uint64_t, Share*>>, kTiers> queue;
+    Time waiting_since{};  // when it was last served or became non-empty
+
+    bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
+  };
+
+  void catch_up(Time now);
+  void apply_load();
+  Duration cap_of(const Share& share) const;
+  Duration resume_level() const;
+  Duration allowance_now(const Share& share) const;
+  static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
+  static std::int64_t virtual_time(const Share& share, Duration used);
+  Duration best_effort_owed() const;
+  void charge_best_effort(const Client& client, Duration used);
+  void raise_floor_of(Tier tier, std::int64_t vtime) {
+    lowest_vtime_[tier] = std::max(lowest_vtime_[tier], vtime);
+  }
+  void add_virtual_time(Share& share, Duration used);
+  void charge_ahead(Client& client);
+  void settle(Share& share);
+  void deactivate_idle();
+  void activate(Share& share);
+  void deactivate(Share& share);
+  void enqueue_if_runnable(Share& share);
+  void dequeue(Share& share);
+  void note_allowance(Share& share);
+  void resume_refilled();
+  void bill(Client& client, Duration used, Time now);
+  void note_duty(Client& client, Duration used, Time now);
+
+  bool anyone_runnable() const { return runnable_ > 0; }
+  bool contended(const Share& holder) const;
+  bool wants_turns() const;
+  int level_to_serve(Time now) const;
+  Share* next_to_serve(Time now) const;
+  std::optional<Time> turn_end(const Client& holder) const;
+  Reason why_over(const Client& holder) const;
+  void take_turns(Time now, Decisions& out);
+  void run_together(Time now, Decisions& out);
+  void start(Client& client, std::optional<Duration> budget, const Reason& why, Time now,
+             Decisions& out);
+  void grant_next_of(Share& share, bool in_turns, Time now, Decisions& out);
+
+  const Config& config_;
+  Time now_;
+  Fixed refill_clock_ = 0;
+  Fixed refill_rate_;    // of the clock, per nanosecond; 1.0 unless limits are over-committed
+  int limited_sum_ = 0;  // limits of active limited tenants
+  int unlimited_active_ = 0;
+  int active_ = 0;
+  std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
+  bool turns_ = false;
+  bool billing_ = true;
+  Time sample_due_{};
+
+  std::uint64_t next_seq_ = 1;
+  std::array<std::int64_t, kTiers> lowest_vtime_{};  // where who joins a tier starts
+  Duration best_effort_balance_{};
+  Time best_effort_mark_;
+  int runnable_ = 0;
+  int slots_ = 0;  // clients that hold a grant and are waited for
+  std::array<Level, kLevels> levels_;
+  std::set<std::tuple<Fixed, std::uint64_t, Share*>> throttled_;
+  ClientOrder running_;  // Running, by grant
+  ShareOrder relimited_;
+  ShareOrder maybe_idle_;
+};
+
+}  // namespace nvshare::core

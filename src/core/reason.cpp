@@ -1,0 +1,90 @@
+#include "core/reason.h"
+
+#include <fmt/format.h>
+
+namespace nvshare::core {
+namespace {
+
+std::string in_time(Duration wait) {
+  return wait > Duration::zero() ? fmt::format("in {}", to_text(wait)) : std::string("now");
+}
+
+}  // namespace
+
+std::string to_text(const Reason& r) {
+  switch (r.why) {
+    case Why::NoWork:
+      return "has no work for the GPU";
+    case Why::Running:
+      return "runs";
+    case Why::RunningAlone:
+      return "runs, and nobody else wants the GPU";
+    case Why::Stopping:
+      return "was told to stop and is finishing what it has in flight";
+    case Why::Paused:
+      return "is paused; resume it to let it run";
+    case Why::WaitsForTurn:
+      return r.count > 0 ? fmt::format("waits for its turn; {} before it", r.count)
+                         : std::string("waits for its turn; it is next");
+    case Why::BudgetSpent:
+      return fmt::format("core limit reached: {} used of {}; again {}", to_text(r.used),
+                         to_text(r.quota), in_time(r.wait));
+    case Why::OverLimit:
+      return fmt::format("has used up its {} % of GPU time ({} ahead); again {}", r.count,
+                         to_text(r.used), in_time(r.wait));
+    case Why::TenantOverdue:
+      return "waits because another of its processes does not stop when told to";
+    case Why::Overdue:
+      return fmt::format("was told to stop {} ago and has not; it is charged for the time",
+                         to_text(r.used));
+    case Why::WaitsForMemory:
+      return fmt::format("waits for {} of GPU memory ({} free); next switch {}", to_text(r.bytes),
+                         to_text(r.free), in_time(r.wait));
+    case Why::MemoryComing:
+      return fmt::format("its memory is on the way in, {} to go", to_text(r.bytes));
+    case Why::MemoryCannotFit:
+      return fmt::format(
+          "needs {} of GPU memory, and at most {} can be made free beside what cannot move",
+          to_text(r.bytes), to_text(r.free));
+    case Why::SchedulingOff:
+      return "scheduling is switched off";
+    case Why::HasBudget:
+      return "has work and budget";
+    case Why::TurnOver:
+      return "its turn is over and others wait";
+    case Why::Rotation:
+      return fmt::format("its time slice is over and a waiting client needs {} of memory",
+                         to_text(r.bytes));
+    case Why::HigherPriority:
+      return "a client of higher priority wants the GPU";
+    case Why::LimitExceeded:
+      return fmt::format("{} asked for, and {} left under the memory limit", to_text(r.bytes),
+                         to_text(r.free));
+    case Why::LargerThanGpu:
+      return fmt::format("{} in all, and the GPU can give at most {}", to_text(r.bytes),
+                         to_text(r.free));
+    case Why::Fits:
+      return "its memory fits";
+    case Why::NextInLine:
+      return "is next in line and there is room";
+    case Why::FillsGap:
+      return "a smaller client can run in this room until its turn comes";
+    case Why::Grew:
+      return fmt::format("its memory grew and {} do not fit now", to_text(r.bytes));
+    case Why::ReserveGrew:
+      return "more processes use the GPU and leave less room";
+    case Why::DropIgnored:
+      return fmt::format("has not stopped {} after it was told to", to_text(r.used));
+    case Why::LeastLoaded:
+      return "the GPU with the fewest clients and the most free memory";
+    case Why::SampleDue:
+      return "its use is due to be metered";
+    case Why::ModeChanged:
+      return "clients take turns from now on";
+    case Why::LimitsChanged:
+      return "its limits were changed";
+  }
+  return "?";
+}
+
+}  // namespace nvshare::core

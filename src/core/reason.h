@@ -1,0 +1,62 @@
+#pragma once
+
+#include <string>
+
+#include "base/units.h"
+#include "core/ids.h"
+
+namespace nvshare::core {
+
+using nvshare::to_text;
+
+enum class Why {
+  // Why a client is what it is.
+  NoWork,
+  Running,
+  RunningAlone,
+  Stopping,
+  Paused,
+  WaitsForTurn,     // others are running; `count` wait before it
+  BudgetSpent,      // `used` of `quota`; again in `wait`
+  OverLimit,        // `used` more than its `count` percent; again in `wait`
+  TenantOverdue,    // another process of the tenant ignores a drop
+  Overdue,          // it ignores a drop itself, since `used`
+  WaitsForMemory,   // `bytes` missing, `free` free; the switch is due in `wait`
+  MemoryComing,     // `bytes` on their way
+  MemoryCannotFit,  // `bytes` wanted, at most `free` can be made free
+  SchedulingOff,
+  // Why something was decided.
+  HasBudget,
+  TurnOver,
+  Rotation,  // memory is needed by a waiting client
+  HigherPriority,
+  LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
+  LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
+  Fits,
+  NextInLine,
+  FillsGap,
+  Grew,         // the client's own allocation no longer fits
+  ReserveGrew,  // more processes, less room
+  DropIgnored,
+  LeastLoaded,
+  SampleDue,
+  ModeChanged,
+  LimitsChanged,
+};
+
+// Why, with the numbers that make it checkable. Text is made only when a person asks.
+struct Reason {
+  Why why = Why::NoWork;
+  Duration used{};
+  Duration quota{};
+  Duration wait{};
+  Bytes bytes{};
+  Bytes free{};
+  int count = 0;
+};
+
+// One sentence without a full stop: "quota spent: 412.0ms of 400.0ms in this window; again in
+// 188.0ms".
+std::string to_text(const Reason& reason);
+
+}  // namespace nvshare::core

@@ -1,0 +1,372 @@
+#include "core/residency.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace nvshare::core {
+namespace {
+
+constexpr int kGapSearch = 8;  // how far behind the first one looks for who fits a gap
+constexpr Bytes kWorthMeasuring = mib(16);
+constexpr Bytes kNothing{0};
+
+}  // namespace
+
+Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
+  if (config.quantum_mode == QuantumMode::Fixed) return config.quantum_fixed;
+  const double seconds = static_cast<double>(bytes.count) / static_cast<double>(per_second.count);
+  const double quantum = std::min(seconds * config.quantum_multiplier, 1e9);
+  return std::clamp(Duration{static_cast<Duration::rep>(quantum * 1e9)}, config.quantum_min,
+                    config.quantum_max);
+}
+
+Bytes Residency::safe_limit() const {
+  if (overhead_) return std::max(kNothing, total_ - *overhead_);
+  const Bytes percent{total_.count / 100 * config_.reserve_percent};
+  const Bytes counted = config_.reserve_base + config_.reserve_per_process * processes_;
+  return std::max(kNothing, total_ - std::max(percent, counted));
+}
+
+Duration Residency::move_time(Bytes bytes) const {
+  const double seconds =
+      static_cast<double>(bytes.count) / static_cast<double>(link_per_second().count);
+  return Duration{static_cast<Duration::rep>(std::min(seconds, 1e6) * 1e9)};
+}
+
+bool Residency::can_ever_fit(const Client& client) const {
+  return client.demand + pinned_by_others(client) <= safe_limit();
+}
+
+// --- the books ---------------------------------------------------------------------------------
+
+void Residency::set_resident(Client& client, Bytes resident) {
+  resident_ += resident - client.resident;
+  client.resident = resident;
+}
+
+void Residency::set_incoming(Client& client, Bytes incoming) {
+  incoming_ += incoming - client.incoming;
+  client.incoming = incoming;
+}
+
+// Takes the client out of both orders of eviction; list() puts it back where it belongs now.
+void Residency::unlist(Client& client) {
+  if (!client.evictable) return;
+  client.evictable = false;
+  queued_resident_.erase(key_of(client));
+  evictable_.erase({client.evictable_at, client.seq, &client});
+}
+
+void Residency::list(Client& client) {
+  unlist(client);
+  if (client.movable() <= kNothing || client.planned > kNothing) return;
+  if (!client.queued && client.incoming > kNothing) return;  // on its way in: not touched
+  if (client.phase == Phase::Overdue || client.phase == Phase::Stopping) return;
+  client.evictable = true;
+  if (client.queued) {
+    queued_resident_.insert(key_of(client));
+    return;
+  }
+  const bool busy = client.wants_work && !client.tenant->paused;
+  client.evictable_at = client.protected_until;
+  if (!busy) {
+    const Duration patience = client.complete() ? move_time(client.demand) : Duration::zero();
+    client.evictable_at = std::min(client.evictable_at, client.idle_since + patience);
+  }
+  evictable_.emplace(client.evictable_at, client.seq, &client);
+}
+
+void Residency::leave(Client& client) {
+  unlist(client);
+  dequeue(client);
+  leaving_ -= client.outgoing + client.planned;
+  pinned_ -= client.pinned;
+  set_resident(client, kNothing);
+  set_incoming(client, kNothing);
+  std::erase(completed_, &client);
+  --processes_;
+}
+
+void Residency::dequeue(Client& client) {
+  if (!client.queued) return;
+  unlist(client);
+  queue_.erase(key_of(client));
+  client.queued = false;
+}
+
+// Waiting counts as priority: one step for each `ageing`, so the order of two clients never changes
+// while both wait, and can be kept.
+void Residency::enqueue(Client& client, Time now, Decisions& out) {
+  if (client.queued) return;
+  unlist(client);
+  const std::int64_t head_start = client.tenant->limits.priority * config_.ageing.count();
+  client.queue_key = now.time_since_epoch().count() - head_start;
+  // It was running and its own growth stopped it: the rest of its quantum is still its own.
+  const bool grew =
+      client.incoming == kNothing && client.resident > kNothing && now < client.protected_until;
+  if (grew) client.queue_key = std::numeric_limits<std::int64_t>::min();
+  // Of two at the same moment the one that came first: who was just moved out for another stands
+  // behind it.
+  client.queue_seq = next_queue_seq_++;
+  client.queued = true;
+  queue_.insert(key_of(client));
+  list(client);
+  out.push_back({WaitForMemory{client.id, client.demand - client.resident},
+                 {.why = Why::WaitsForMemory,
+                  .bytes = client.demand - client.resident,
+                  .free = std::max(kNothing, free())}});
+}
+
+// --- what clients report -----------------------------------------------------------------------
+
+void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
+                       Decisions& out) {
+  unlist(client);
+  const bool was_complete = client.complete();
+  const Bytes growth = std::max(kNothing, allocated - client.demand);
+  pinned_ += pinned - client.pinned;
+  client.pinned = pinned;
+  client.demand = allocated;
+  set_resident(client, resident);
+  set_incoming(client, std::min(client.incoming, allocated - resident));
+  // What was to leave may have been freed instead.
+  const Bytes outgoing = std::min(client.outgoing, std::max(kNothing, resident - pinned));
+  const Bytes planned = std::min(client.planned, std::max(kNothing, resident - pinned - outgoing));
+  leaving_ += outgoing + planned - client.outgoing - client.planned;
+  client.outgoing = outgoing;
+  client.planned = planned;
+  if (growth > kNothing && was_complete && client.planned == kNothing && growth <= free()) {
+    set_resident(client, client.resident + growth);
+    out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = growth}});
+    if (client.protected_until <= now && client.resident == growth) {  // its first memory
+      protect(client, client.demand, now);
+    }
+  } else if (growth > kNothing) {
+    out.push_back({WaitForMemory{client.id, client.demand - client.resident},
+                   {.why = Why::Grew, .bytes = client.demand - client.resident}});
+  }
+  list(client);
+  const bool waited = client.queued || !was_complete;
+  if (waited && client.complete()) complete(client, now, out);
+}
+
+void Residency::moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out) {
+  unlist(client);
+  const Bytes out_by = std::max(kNothing, client.resident - resident);
+  const Bytes in_by = std::max(kNothing, resident - client.resident);
+  const Bytes size = std::max(out_by, in_by);
+  if (took > Duration::zero() && size >= kWorthMeasuring) {
+    const double rate = static_cast<double>(size.count) * 1e9 / static_cast<double>(took.count());
+    const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
+    const bool first = !link_;
+    link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
+    if (first) replace_guessed_quanta();
+  }
+  client.outgoing -= out_by;
+  leaving_ -= out_by;
+  set_resident(client, resident);
+  set_incoming(client, client.incoming - in_by);
+  client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
+  if (in_by > kNothing && client.complete()) {
+    complete(client, now, out);
+  } else {
+    list(client);
+  }
+}
+
+void Residency::protect(Client& client, Bytes bytes, Time now) {
+  client.protected_since = now;
+  client.quantum_bytes = bytes;
+  client.protected_until = now + switch_quantum(bytes, link_per_second(), config_);
+}
+
+// Quanta that were given before the first move rest on a guess; now it is known what a move takes.
+void Residency::replace_guessed_quanta() {
+  const auto listed = evictable_;
+  for (const auto& [at, seq, client] : listed) {
+    const Duration quantum = switch_quantum(client->quantum_bytes, link_per_second(), config_);
+    client->protected_until = std::min(client->protected_until, client->protected_since + quantum);
+    list(*client);
+  }
+}
+
+void Residency::complete(Client& client, Time now, Decisions& out) {
+  dequeue(client);
+  // Room that it got in a gap is its own only until the one it passed comes in.
+  const Bytes bytes = client.moved_in > kNothing ? client.moved_in : client.demand;
+  protect(client, bytes, now);
+  if (client.protect_cap)
+    client.protected_until = std::min(client.protected_until, *client.protect_cap);
+  client.protect_cap.reset();
+  client.moved_in = kNothing;
+  list(client);
+  completed_.push_back(&client);
+  out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = client.demand}});
+}
+
+void Residency::update(Client& client, Decisions& out) {
+  unlist(client);
+  const bool stopped = client.phase == Phase::Off || client.phase == Phase::Ready;
+  if (stopped && client.planned > kNothing) {
+    const Bytes bytes = client.planned;
+    leaving_ -= bytes;
+    client.planned = kNothing;
+    // Who it was to make room for may have left meanwhile.
+    const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
+    if (!queue_.empty() || over > kNothing) {
+      send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, out);
+    }
+  }
+  list(client);
+}
+
+void Residency::give_up_on(Client& client) {
+  leaving_ -= client.planned;
+  client.planned = kNothing;
+  unlist(client);
+}
+
+// --- decisions ---------------------------------------------------------------------------------
+
+void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Decisions& out) {
+  client.outgoing += bytes;
+  leaving_ += bytes;
+  out.push_back({SendOut{client.id, bytes}, why});
+}
+
+void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Decisions& out) {
+  set_incoming(client, client.incoming + bytes);
+  out.push_back({BringIn{client.id, bytes}, why});
+}
+
+void Residency::admit(Client& client, Bytes need, Time protect_until, Why why, Decisions& out) {
+  dequeue(client);
+  unlist(client);
+  client.protect_cap = protect_until;
+  if (need > kNothing) bring_in(client, need, {.why = why, .bytes = need}, out);
+}
+
+// In the order in which they will be needed last. `head` is not among them.
+Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) const {
+  Victims found;
+  for (auto it = queued_resident_.rbegin(); it != queued_resident_.rend(); ++it) {
+    if (found.enough >= deficit) return found;
+    Client* client = std::get<2>(*it);
+    if (client == head) continue;
+    found.clients.push_back(client);
+    found.enough += client->movable();
+  }
+  for (const auto& [at, seq, client] : evictable_) {
+    if (found.enough >= deficit) return found;
+    if (client == head) continue;
+    found.clients.push_back(client);
+    found.enough += client->movable();
+    found.due = std::max(found.due, at);
+  }
+  return found;
+}
+
+void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
+                     std::vector<Client*>& stop) {
+  for (Client* client : victims.clients) {
+    const Bytes bytes = std::min(client->movable(), deficit);
+    if (bytes <= kNothing) break;
+    deficit -= bytes;
+    unlist(*client);
+    client->protected_until = std::min(client->protected_until, now);
+    if (client->phase == Phase::Off) {
+      send_out(*client, bytes, {.why = why, .bytes = bytes}, out);
+      list(*client);
+      continue;
+    }
+    client->planned = bytes;
+    leaving_ += bytes;
+    stop.push_back(client);
+  }
+}
+
+// More processes or a measured overhead can leave less room than is in use.
+void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop) {
+  const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
+  if (over <= kNothing) return;
+  take(find_victims(nullptr, over), over, Why::ReserveGrew, now, out, stop);
+}
+
+// While the first in the queue waits for room: who fits into what is free may run until then, and
+// the rest of the free room takes in what it can of the first one's memory ahead of its turn. What
+// came in ahead goes back when somebody can run in its place: it was not touched yet, so that is
+// cheap.
+void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
+  if (leaving_ == kNothing && rotation_at_) {
+    int looked_at = 0;
+    for (auto it = std::next(queue_.begin()); it != queue_.end() && looked_at < kGapSearch;) {
+      Client& client = *std::get<2>(*it++);
+      ++looked_at;
+      if (&client == &head) continue;
+      const Bytes need = client.demand - client.resident - client.incoming;
+      if (client.outgoing > kNothing || !can_ever_fit(client)) continue;
+      if (need > free()) {
+        const Bytes ahead =
+            head.incoming == kNothing ? std::min(head.moved_in, head.movable()) : kNothing;
+        if (need > free() + ahead) continue;
+        unlist(head);
+        send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, out);
+        list(head);
+        return;
+      }
+      admit(client, need, *rotation_at_, Why::Fits, out);
+      if (client.complete()) complete(client, now, out);
+    }
+  }
+  const Bytes ahead = std::min(head.demand - head.resident - head.incoming, free());
+  if (ahead > kNothing && head.outgoing == kNothing) {
+    unlist(head);
+    bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, out);
+    list(head);
+  }
+}
+
+void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
+  rotation_at_.reset();
+  relieve_pressure(now, out, stop);
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    Client& head = *std::get<2>(*it++);
+    if (!can_ever_fit(head)) continue;    // says so when asked; blocks nobody
+    if (head.outgoing > kNothing) break;  // still being moved out
+    const Bytes need = head.demand - head.resident - head.incoming;
+    if (need <= free()) {
+      admit(head, need, Time::max(), Why::Fits, out);
+      if (head.complete()) complete(head, now, out);
+      continue;
+    }
+    const Bytes deficit = need - std::max(kNothing, free()) - leaving_;
+    if (deficit > kNothing) {
+      const Victims victims = find_victims(&head, deficit);
+      if (victims.enough < deficit) {
+        // Somebody is still stopping or moving; what they report brings us back here.
+      } else if (victims.due <= now) {
+        take(victims, deficit, Why::Rotation, now, out, stop);
+      } else {
+        rotation_at_ = victims.due;
+      }
+    }
+    fill_gaps(head, now, out);
+    break;
+  }
+}
+
+Reason Residency::explain(const Client& client, Time now) const {
+  const Bytes missing = client.demand - client.resident;
+  if (!can_ever_fit(client)) {
+    return {.why = Why::MemoryCannotFit,
+            .bytes = client.demand,
+            .free = safe_limit() - pinned_by_others(client)};
+  }
+  if (!client.queued) return {.why = Why::MemoryComing, .bytes = missing};
+  return {.why = Why::WaitsForMemory,
+          .wait = rotation_at_ ? std::max(Duration::zero(), *rotation_at_ - now) : Duration::zero(),
+          .bytes = missing,
+          .free = std::max(kNothing, free())};
+}
+
+}  // namespace nvshare::core

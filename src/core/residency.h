@@ -1,0 +1,112 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/config.h"
+#include "core/decision.h"
+#include "core/state.h"
+
+namespace nvshare::core {
+
+// How long a client is left alone once its memory is in: what moving `bytes` costs at `per_second`,
+// times the multiplier, within the bounds; or the fixed time.
+Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config);
+
+// Decides whose memory is on one GPU. A client runs only when all it has allocated is there.
+//
+// Whoever fits comes in at once. A client that wants to run and does not fit stands in a queue, by
+// priority and age. For the first of the queue room is made by moving out what is missing and no
+// more: from those who wait behind it, from those who have been idle for longer than a move would
+// take, and from those whose quantum is over. Until that moment small clients may slip into free
+// room, but they are protected no longer than that, so they never delay it. So once first in the
+// queue a client waits at most one quantum, plus the time in which the others stop and the bytes
+// move.
+class Residency {
+ public:
+  Residency(const Config& config, Bytes total) : config_(config), total_(total) {}
+
+  Bytes safe_limit() const;
+  Bytes free() const { return safe_limit() - resident_ - incoming_; }
+  Bytes resident() const { return resident_; }
+  Bytes incoming() const { return incoming_; }
+  Bytes link_per_second() const { return link_.value_or(config_.link_per_second); }
+  std::size_t waiting() const { return queue_.size(); }
+  int processes() const { return processes_; }
+
+  void set_overhead(Bytes overhead) { overhead_ = overhead; }
+  void join() { ++processes_; }
+  void leave(Client& client);
+
+  // Growth and shrinking that have been checked. Answers the client in `out`.
+  void change(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
+              Decisions& out);
+  // Progress that has been checked.
+  void moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out);
+  // The client wants to run and its memory is not complete.
+  void enqueue(Client& client, Time now, Decisions& out);
+  void dequeue(Client& client);
+  // Called when the client starts or stops wanting the GPU, and when it has stopped running.
+  void update(Client& client, Decisions& out);
+  // The client does not stop: do not count on its memory.
+  void give_up_on(Client& client);
+
+  // Decides what moves. Clients that must stop first are put into `stop`; each of them comes back
+  // by update() once it has.
+  void plan(Time now, Decisions& out, std::vector<Client*>& stop);
+  // Clients whose memory has become complete since the last call.
+  std::vector<Client*> take_completed() { return std::exchange(completed_, {}); }
+  std::optional<Time> next_wakeup() const { return rotation_at_; }
+  Reason explain(const Client& client, Time now) const;
+
+ private:
+  using QueueKey = std::tuple<std::int64_t, std::uint64_t, Client*>;
+  using EvictKey = std::tuple<Time, std::uint64_t, Client*>;
+  struct Victims {
+    std::vector<Client*> clients;
+    Bytes enough;  // what they can give
+    Time due{};    // when the last of them may be taken
+  };
+
+  static QueueKey key_of(Client& client) { return {client.queue_key, client.queue_seq, &client}; }
+  Bytes pinned_by_others(const Client& client) const { return pinned_ - client.pinned; }
+  bool can_ever_fit(const Client& client) const;
+  Duration move_time(Bytes bytes) const;
+
+  void set_resident(Client& client, Bytes resident);
+  void set_incoming(Client& client, Bytes incoming);
+  void send_out(Client& client, Bytes bytes, const Reason& why, Decisions& out);
+  void bring_in(Client& client, Bytes bytes, const Reason& why, Decisions& out);
+  void unlist(Client& client);
+  void list(Client& client);
+  void protect(Client& client, Bytes bytes, Time now);
+  void replace_guessed_quanta();
+  void complete(Client& client, Time now, Decisions& out);
+  void admit(Client& client, Bytes need, Time protect_until, Why why, Decisions& out);
+  Victims find_victims(const Client* head, Bytes deficit) const;
+  void take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
+            std::vector<Client*>& stop);
+  void relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop);
+  void fill_gaps(Client& head, Time now, Decisions& out);
+
+  const Config& config_;
+  Bytes total_;
+  std::optional<Bytes> overhead_;
+  std::optional<Bytes> link_;  // measured
+  int processes_ = 0;
+  Bytes resident_;
+  Bytes incoming_;
+  Bytes leaving_;  // outgoing and planned
+  Bytes pinned_;
+  std::set<QueueKey> queue_;
+  std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
+  std::set<EvictKey> evictable_;        // everyone else who does
+  std::uint64_t next_queue_seq_ = 1;
+  std::optional<Time> rotation_at_;
+  std::vector<Client*> completed_;
+};
+
+}  // namespace nvshare::core

@@ -1,0 +1,214 @@
+#include "core/residency.h"
+
+#include "core/testing.h"
+
+namespace nvshare::core {
+namespace {
+
+Config fixed_quantum() {
+  Config config;
+  config.quantum_mode = QuantumMode::Fixed;
+  return config;
+}
+
+TEST(SwitchQuantum, FollowsTheCostWithinBounds) {
+  Config config;
+  EXPECT_EQ(switch_quantum(gib(100), gib(50), config), 10s);
+  EXPECT_EQ(switch_quantum(gib(1), gib(50), config), config.quantum_min);
+  EXPECT_EQ(switch_quantum(gib(1000), gib(1), config), config.quantum_max);
+  config.quantum_multiplier = 10;
+  EXPECT_EQ(switch_quantum(gib(100), gib(50), config), 20s);
+  config.quantum_mode = QuantumMode::Fixed;
+  EXPECT_EQ(switch_quantum(gib(100), gib(50), config), 60s);
+}
+
+// Two clients of 12 GiB on a GPU that can safely hold 14.4: the second waits, and only what is
+// missing moves.
+struct Rotation : testing::Test {
+  Rotation() {
+    t.gpu(0);
+    t.client(1);
+    t.client(2);
+    t.allocate(1, gib(12));
+    t.want(1);
+    t.allocate(2, gib(12));
+  }
+  Bytes safe() const { return t.core.snapshot().gpus[0].safe_limit; }
+  TestCore t;
+};
+
+TEST_F(Rotation, TheSecondWaitsAndPartOfItComesInAhead) {
+  const Decisions d = t.want(2);
+  EXPECT_EQ(t.state(1), ClientState::Running);
+  EXPECT_EQ(t.state(2), ClientState::Waiting);
+  EXPECT_EQ(only<WaitForMemory>(d).at(0).missing, gib(12));
+  EXPECT_EQ(only<BringIn>(d).at(0).bytes, safe() - gib(12));
+  EXPECT_TRUE(only<Drop>(d).empty());
+}
+
+TEST_F(Rotation, AfterTheQuantumOnlyTheDeficitMoves) {
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  const Bytes deficit = gib(12) + gib(12) - safe();
+  const Decisions d = t.pass(61s);  // 12 GiB at the careful guess of 1 GiB/s, times 5
+  ASSERT_EQ(only<Drop>(d).size(), 1u);
+  const auto out = only<SendOut>(t.release(1, 60s));
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].bytes, deficit);
+  EXPECT_EQ(out[0].client, ClientId{1});
+  // Half of it is out: that much comes in at once, both ways at the same time.
+  const auto in = only<BringIn>(t.move_to(1, gib(12) - Bytes{deficit.count / 2}));
+  ASSERT_EQ(in.size(), 1u);
+  EXPECT_EQ(in[0].bytes, Bytes{deficit.count / 2});
+  const auto rest = only<BringIn>(t.move_to(1, gib(12) - deficit));
+  EXPECT_EQ(rest.at(0).bytes, deficit - in[0].bytes);
+  const Decisions done = t.move_to(2, gib(12));
+  EXPECT_EQ(only<MemoryAvailable>(done).size(), 1u);
+  EXPECT_EQ(only<Grant>(done).at(0).client, ClientId{2});
+  EXPECT_EQ(t.state(1), ClientState::Waiting);
+}
+
+TEST_F(Rotation, NobodyIsStoppedWhileNobodyWaits) {
+  EXPECT_TRUE(t.pass(1h).empty());
+}
+
+TEST_F(Rotation, MemoryThatIsFreedGoesToTheOneWhoWaits) {
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  const Decisions d = t.step(MemoryChanged{ClientId{1}, gib(1), Bytes{}, gib(1)});
+  EXPECT_EQ(only<BringIn>(d).at(0).client, ClientId{2});
+  EXPECT_EQ(t.state(1), ClientState::Running);
+  t.move_to(2, gib(12));
+  EXPECT_EQ(t.state(1), ClientState::Running);
+  EXPECT_EQ(t.state(2), ClientState::Running);  // nobody has a limit and both fit
+}
+
+TEST_F(Rotation, AnIdleClientMakesRoomBeforeItsQuantumIsOver) {
+  t.release(1, 1ms, false);
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  const auto out = only<SendOut>(t.pass(13s));  // idle for as long as a move of it would take
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].client, ClientId{1});
+}
+
+TEST_F(Rotation, PinnedMemoryStays) {
+  t.step(MemoryChanged{ClientId{1}, gib(12), gib(12), gib(12)});
+  t.want(2);
+  EXPECT_TRUE(only<SendOut>(t.pass(1h)).empty());
+  EXPECT_EQ(t.why(2),
+            "needs 12GiB of GPU memory, and at most 2.4GiB can be made free beside what "
+            "cannot move");
+}
+
+TEST_F(Rotation, AMeasuredLinkShortensTheQuantum) {
+  t.want(2);
+  t.move_to(2, safe() - gib(12), 50ms);  // about 48 GiB/s
+  t.pass(61s);
+  t.release(1, 60s);
+  t.move_to(1, safe() - gib(12), 200ms);
+  t.move_to(2, gib(12), 200ms);
+  ASSERT_EQ(t.state(2), ClientState::Running);
+  EXPECT_EQ(only<Drop>(t.pass(3s)).size(), 1u);  // now the other way round after quantum_min
+}
+
+// The first quantum rests on a guess of 1 GiB/s; the first move shows what a switch really costs.
+TEST_F(Rotation, TheFirstMoveReplacesTheGuess) {
+  t.now += 1s;
+  t.want(2);
+  EXPECT_NE(t.why(2).find("next switch in 59.00s"), std::string::npos) << t.why(2);
+  t.move_to(2, safe() - gib(12), 50ms);
+  EXPECT_NE(t.why(2).find("next switch in 1.00s"), std::string::npos) << t.why(2);
+}
+
+TEST(Residency, GrowthThatDoesNotFitStopsItsOwnClientFirst) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  t.allocate(1, gib(6));
+  t.allocate(2, gib(6));
+  t.want(1);
+  t.want(2);
+  const Decisions d = t.allocate(1, gib(10));
+  EXPECT_EQ(only<WaitForMemory>(d).at(0).missing, gib(4));
+  EXPECT_EQ(only<Drop>(d).at(0).client, ClientId{1});
+}
+
+TEST(Residency, SmallClientsFillGapsButNeverDelayTheFirst) {
+  TestCore t(fixed_quantum());
+  t.gpu(0);
+  for (int i : {1, 2, 3}) t.client(i);
+  t.allocate(1, gib(12));
+  t.want(1);
+  t.now += 30s;
+  t.allocate(2, gib(13));
+  const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
+  t.move_to(2, ahead);
+  // The room is taken by what came in ahead of client 2's turn; client 3 can use it until then.
+  t.allocate(3, gib(1));
+  const auto back = only<SendOut>(t.want(3));
+  ASSERT_EQ(back.size(), 1u);
+  EXPECT_EQ(back[0].client, ClientId{2});
+  EXPECT_EQ(back[0].bytes, gib(1));
+  EXPECT_EQ(only<BringIn>(t.move_to(2, ahead - gib(1))).at(0).client, ClientId{3});
+  t.move_to(3, gib(1));
+  EXPECT_NE(t.state(3), ClientState::Idle);
+  // The switch to client 2 is due when it would have been without client 3: at 60 s.
+  EXPECT_NE(t.why(2).find("next switch in 30.00s"), std::string::npos) << t.why(2);
+}
+
+TEST(Residency, SafeLimitUsesTheLargerReserveAndThenTheMeasuredOne) {
+  TestCore t;
+  t.gpu(0);
+  const auto safe = [&] { return t.core.snapshot().gpus[0].safe_limit; };
+  EXPECT_EQ(safe(), gib(16) - Bytes{gib(16).count / 100 * 10});
+  for (int i = 1; i <= 10; ++i) t.client(i);
+  EXPECT_EQ(safe(), gib(16) - mib(500) - mib(300) * 10);
+  t.step(OverheadMeasured{GpuId{0}, gib(1)});
+  EXPECT_EQ(safe(), gib(15));
+  EXPECT_EQ(t.refused(OverheadMeasured{GpuId{0}, gib(17)}),
+            "overhead 17GiB is not from 0 to the GPU's 16GiB");
+}
+
+TEST(Residency, LessRoomMovesTheExcessOut) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  t.allocate(1, gib(7));
+  t.allocate(2, gib(7));
+  const auto out = only<SendOut>(t.step(OverheadMeasured{GpuId{0}, gib(4)}));
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].bytes, gib(2));
+}
+
+TEST(Residency, PriorityGoesFirstAndAgeMakesUpForIt) {
+  for (Duration head_start : {2s, 8s}) {
+    TestCore t(fixed_quantum());
+    t.gpu(0);
+    for (int i : {1, 2, 3}) t.client(i);
+    t.step(LimitsChanged{TenantId{3}, {.memory = {}, .priority = 5}});
+    t.allocate(1, gib(12));
+    t.want(1);
+    t.allocate(2, gib(12));
+    t.allocate(3, gib(12));
+    t.move_to(2, only<BringIn>(t.want(2)).at(0).bytes);
+    t.now += head_start;
+    t.want(3);
+    EXPECT_EQ(only<Drop>(t.pass(60s)).size(), 1u);
+    t.release(1, 60s);
+    const Bytes left = Bytes{t.view(1).resident.count / 2};
+    t.move_to(1, left);
+    // Five steps of priority are worth five seconds of waiting.
+    const ClientId next = head_start < 5s ? ClientId{3} : ClientId{2};
+    bool comes_in = false;
+    for (const BringIn& in : only<BringIn>(t.move_to(1, Bytes{left.count / 2}))) {
+      comes_in |= in.client == next;
+    }
+    EXPECT_TRUE(comes_in) << to_text(head_start);
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::core

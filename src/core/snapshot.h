@@ -1,0 +1,60 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "core/event.h"
+#include "core/ids.h"
+
+namespace nvshare::core {
+
+enum class ClientState { Idle, Waiting, Running, Stopping, Overdue };
+std::string_view name_of(ClientState state);
+
+struct ClientView {
+  ClientId id;
+  TenantId tenant;
+  GpuId gpu;
+  ClientState state = ClientState::Idle;
+  Bytes allocated{};
+  Bytes resident{};
+  Bytes pinned{};
+  std::optional<Time> first_throttle;  // of its tenant on this GPU
+};
+
+// A tenant on one GPU.
+struct ShareView {
+  TenantId tenant;
+  GpuId gpu;
+  Duration billed{};
+};
+
+struct GpuView {
+  GpuId id;
+  Bytes total{};
+  Bytes safe_limit{};
+  Bytes resident{};  // with what is on its way in
+  int clients = 0;
+  int running = 0;
+  int waiting_for_memory = 0;
+};
+
+struct TenantView {
+  TenantId id;
+  std::string name;
+  Limits limits;
+  bool paused = false;
+};
+
+// All that people and tests look at, taken at once.
+struct Snapshot {
+  std::vector<GpuView> gpus;
+  std::vector<TenantView> tenants;
+  std::vector<ShareView> shares;
+  std::vector<ClientView> clients;
+};
+
+}  // namespace nvshare::core

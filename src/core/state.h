@@ -1,0 +1,149 @@
+#pragma once
+
+// The core's own records. Only src/core sees them; everybody else sees snapshot.h.
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/units.h"
+#include "core/event.h"
+#include "core/ids.h"
+
+namespace nvshare::core {
+
+// Parts of a nanosecond, so that time divided among n clients adds up again.
+__extension__ typedef __int128 Fixed;
+inline constexpr int kFixedBits = 20;
+constexpr Fixed to_fixed(Duration d) {
+  return static_cast<Fixed>(d.count()) << kFixedBits;
+}
+constexpr Duration from_fixed(Fixed f) {
+  return Duration{static_cast<Duration::rep>(f >> kFixedBits)};
+}
+// The first whole nanosecond at which `f` has passed.
+constexpr Duration from_fixed_up(Fixed f) {
+  return from_fixed(f + ((static_cast<Fixed>(1) << kFixedBits) - 1));
+}
+
+struct Tenant {
+  TenantId id;
+  std::string name;
+  Limits limits;
+  bool paused = false;
+  int clients = 0;
+};
+
+// Where a client stands with the compute engine.
+enum class Phase {
+  Off,       // no work, paused, or its memory is not there
+  Ready,     // could run now
+  Running,   // holds a grant
+  Stopping,  // was told to drop and has not answered yet
+  Overdue,   // has not answered in time; nobody waits for it any more, it still pays
+};
+
+struct Client;
+struct Share;
+
+// Order by a sequence number first, so that pointers never decide. The number is in the node: what
+// it belongs to is not touched on the way.
+using ClientOrder = std::set<std::pair<std::uint64_t, Client*>>;
+using ShareOrder = std::set<std::pair<std::uint64_t, Share*>>;
+
+// Account of the window policies.
+struct WindowAccount {
+  Fixed used = 0;           // billed in window `window`, up to `mark`
+  Fixed mark = 0;           // the engine's bill clock when `used` was brought up to date
+  std::int64_t window = 0;  // the window that `used` belongs to
+  bool throttled = false;
+  bool indexed = false;
+  Fixed exhausts_at = 0;  // on the bill clock; valid when indexed
+};
+
+// Account of the metered policy.
+struct MeterAccount {
+  Duration allowance{};  // GPU time it may use now; negative is debt
+  Duration at_grant{};   // the allowance when it was last granted a turn
+  Fixed mark = 0;        // the engine's refill clock when `allowance` was brought up to date
+  Time idle_since{};
+  bool active = false;
+  bool fresh = true;  // has never been active
+  bool throttled = false;
+  Fixed resumes_at = 0;    // on the refill clock; valid when throttled
+  Time unlimited_until{};  // what was used before this was under no limit
+  std::int64_t vtime = 0;
+  bool runnable = false;        // stands in the run queue
+  int level = 0;                // of the run queue it stands in
+  std::size_t tier = SIZE_MAX;  // in which `vtime` is counted
+};
+
+// A tenant on one GPU: what limits are enforced on.
+struct Share {
+  Tenant* tenant = nullptr;
+  std::uint64_t seq = 0;
+  Bytes allocated{};
+  int clients = 0;
+  int wanting = 0;   // clients not Off
+  int running = 0;   // Running, Stopping or Overdue
+  int stopping = 0;  // Stopping or Overdue
+  int overdue = 0;
+  ClientOrder ready;
+  ClientOrder held;  // Running, by grant
+  std::optional<Time> first_throttle;
+  Fixed billed = 0;  // since the share exists
+  WindowAccount window;
+  MeterAccount meter;
+
+  int limit() const { return tenant->limits.core_percent; }
+  bool limited() const { return limit() < kNoCoreLimit; }
+};
+
+struct Client {
+  ClientId id;
+  GpuId gpu;
+  std::uint64_t seq = 0;
+  Tenant* tenant = nullptr;
+  Share* share = nullptr;
+
+  bool wants_work = false;
+  Time wants_since{};
+
+  // Memory. On the GPU now: resident. Reserved for what comes in: incoming. demand = allocated.
+  Bytes demand;
+  Bytes pinned{};
+  Bytes resident{};
+  Bytes incoming;
+  Bytes outgoing;  // told to send out, not reported yet
+  Bytes planned;   // to be sent out as soon as it has stopped
+  Bytes moved_in;  // brought in since it was last complete, for the quantum
+  bool queued = false;
+  std::int64_t queue_key = 0;
+  std::uint64_t queue_seq = 0;
+  bool evictable = false;  // stands in the order of eviction
+  Time evictable_at{};
+  Time protected_since{};
+  Bytes quantum_bytes{};  // what its quantum was reckoned from
+  Time protected_until{};
+  std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
+  Time idle_since{};
+
+  // Compute.
+  Phase phase = Phase::Off;
+  std::uint64_t ready_seq = 0;
+  std::uint64_t grant_seq = 0;
+  Time granted_at{};
+  Time dropped_at{};
+  std::optional<Duration> budget;
+  Duration reported{};        // of this grant, already billed
+  Duration charged_ahead{};   // of this grant, in the tenant's virtual time before it was reported
+  std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU
+  Time duty_at{};
+
+  bool complete() const { return resident == demand && outgoing.count == 0; }
+  Bytes movable() const { return resident - pinned - outgoing; }
+};
+
+}  // namespace nvshare::core

@@ -1,0 +1,87 @@
+#pragma once
+
+// A core with a hand on its clock, for tests.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/core.h"
+
+namespace nvshare::core {
+
+class TestCore {
+ public:
+  explicit TestCore(const Config& config = {}) : core(config) {}
+
+  // Takes an event that must be taken.
+  Decisions step(const Event& event) {
+    auto result = core.step(event, now);
+    EXPECT_TRUE(result) << result.error().message;
+    return result ? *result : Decisions{};
+  }
+  // Takes an event that must be refused; the reason.
+  std::string refused(const Event& event) {
+    auto result = core.step(event, now);
+    EXPECT_FALSE(result) << "was taken";
+    return result ? "" : result.error().message;
+  }
+  // Lets time pass, ticking whenever the core asks for it; everything that was decided.
+  Decisions pass(Duration duration) {
+    const Time until = now + duration;
+    Decisions all;
+    while (core.next_wakeup() && *core.next_wakeup() <= until) {
+      now = std::max(now, *core.next_wakeup());
+      ++ticks;
+      for (Decision& d : step(Tick{})) all.push_back(d);
+    }
+    now = until;
+    return all;
+  }
+  void gpu(int id, Bytes total = gib(16)) {
+    step(GpuAdded{GpuId{static_cast<std::uint64_t>(id)}, total});
+  }
+  void tenant(int id, int cores = 100) {
+    step(TenantAdded{TenantId{static_cast<std::uint64_t>(id)},
+                     "t" + std::to_string(id),
+                     {.core_percent = cores, .memory = {}}});
+  }
+  // A tenant with one client, both called `id`, on GPU 0.
+  void client(int id, int cores = 100) {
+    tenant(id, cores);
+    step(ClientAdded{cid(id), TenantId{static_cast<std::uint64_t>(id)}, GpuId{0}});
+  }
+  Decisions allocate(int id, Bytes bytes, Bytes pinned = {}) {
+    return step(MemoryChanged{cid(id), bytes, pinned, view(id).resident});
+  }
+  Decisions want(int id) { return step(WorkRequested{cid(id)}); }
+  Decisions release(int id, Duration used, bool more = true) {
+    return step(Released{cid(id), used, more});
+  }
+  // The client does what it was told with its memory, all at once.
+  Decisions move_to(int id, Bytes resident, Duration took = 1ms) {
+    return step(MemoryMoved{cid(id), resident, took});
+  }
+  ClientView view(int id) const { return *core.view(cid(id)); }
+  ClientState state(int id) const { return view(id).state; }
+  std::string why(int id) const { return *core.explain(cid(id), now); }
+  static ClientId cid(int id) { return ClientId{static_cast<std::uint64_t>(id)}; }
+
+  Core core;
+  Time now{};
+  int ticks = 0;
+};
+
+// The decisions of one kind.
+template <typename Action>
+std::vector<Action> only(const Decisions& decisions) {
+  std::vector<Action> found;
+  for (const Decision& d : decisions) {
+    if (const auto* action = std::get_if<Action>(&d.action)) found.push_back(*action);
+  }
+  return found;
+}
+
+}  // namespace nvshare::core

@@ -1,0 +1,367 @@
+#include "core/window_engine.h"
+
+#include <algorithm>
+
+namespace nvshare::core {
+namespace {
+
+Fixed percent_of(Fixed value, int percent) {
+  return value * percent / 100;
+}
+
+}  // namespace
+
+WindowEngine::WindowEngine(const Config& config, WindowPolicy policy, Time now)
+    : config_(config),
+      policy_(policy),
+      rules_(policy({}, config)),
+      clock_at_(now),
+      window_start_(now) {}
+
+// --- the bill ----------------------------------------------------------------------------------
+
+// None: never stopped for its bill. Alone in its turn even a tenant without a limit has a quota, or
+// nobody else would ever get one.
+std::optional<Fixed> WindowEngine::quota_of(const Share& share) const {
+  if (!share.limited() && !rules_.serial) return std::nullopt;
+  Fixed quota = percent_of(to_fixed(config_.window), share.limit());
+  if (rules_.scale_quota && load_.limit_sum > 100) quota = quota * 100 / load_.limit_sum;
+  return quota;
+}
+
+void WindowEngine::advance_clock(Time now) {
+  Fixed passed = billing_ ? to_fixed(now - clock_at_) : 0;
+  if (rules_.divide_bill && running_ > 1) passed /= running_;
+  clock_ += passed;
+  clock_at_ = now;
+}
+
+Fixed WindowEngine::billed_until_now(const Share& share) const {
+  const WindowAccount& account = share.window;
+  if (share.running == 0) return account.used;
+  const int times = rules_.divide_bill ? share.running : 1;
+  Fixed passed = (clock_ - account.mark) * times;
+  const bool tail = share.stopping == share.running;
+  if (tail) passed = percent_of(passed, config_.tail_billing_percent);
+  return account.used + passed;
+}
+
+void WindowEngine::settle(Share& share) {
+  const Fixed used = billed_until_now(share);
+  share.billed += used - share.window.used;
+  share.window.used = used;
+  share.window.mark = clock_;
+}
+
+void WindowEngine::unindex(Share& share) {
+  if (!share.window.indexed) return;
+  exhaustion_.erase({share.window.exhausts_at, share.seq, &share});
+  share.window.indexed = false;
+}
+
+// Notes when the quota of a settled share will be spent, if it runs.
+void WindowEngine::index(Share& share) {
+  unindex(share);
+  const auto quota = quota_of(share);
+  if (!quota || share.running == share.stopping || share.window.throttled) return;
+  const int times = rules_.divide_bill ? share.running : 1;
+  const Fixed left = std::max<Fixed>(0, *quota - share.window.used);
+  share.window.exhausts_at = clock_ + (left + times - 1) / times;
+  share.window.indexed = true;
+  exhaustion_.emplace(share.window.exhausts_at, share.seq, &share);
+}
+
+void WindowEngine::refresh(Share& share) {
+  settle(share);
+  index(share);
+}
+
+// --- windows -----------------------------------------------------------------------------------
+
+// Brings an account that slept through window ends into the present window.
+void WindowEngine::enter_window(Share& share) const {
+  WindowAccount& account = share.window;
+  std::int64_t steps = window_no_ - account.window;
+  account.window = window_no_;
+  if (steps == 0 || account.used == 0) return;
+  const Fixed quota = quota_of(share).value_or(to_fixed(config_.window));
+  if (config_.carryover_percent == 100) {
+    const Fixed enough = account.used / quota + 1;
+    account.used = enough <= steps ? 0 : account.used - quota * steps;
+    return;
+  }
+  for (; steps > 0 && account.used > 0; --steps) {
+    account.used = percent_of(std::max<Fixed>(0, account.used - quota), config_.carryover_percent);
+  }
+}
+
+void WindowEngine::start_window(Time start, std::int64_t steps) {
+  window_start_ = start;
+  window_no_ += steps;
+  for (const auto& [seq, share] : running_shares_) {
+    settle(*share);
+    enter_window(*share);
+    index(*share);
+  }
+  unthrottle_where_possible();
+}
+
+// Under stretch_window a round that somebody with quota is still waiting for goes on.
+bool WindowEngine::waits_for_round() const {
+  return rules_.serial && rules_.stretch_window && active_with_quota_ > 0;
+}
+
+void WindowEngine::catch_up(Time now) {
+  if (running_ == 0 && throttled_.empty() && now >= window_end()) {  // nothing happened meanwhile
+    const std::int64_t steps = (now - window_start_) / config_.window;
+    clock_at_ = now;
+    start_window(window_start_ + steps * config_.window, steps);
+    return;
+  }
+  while (now >= window_end() && !waits_for_round()) {
+    const Time end = std::max(window_end(), clock_at_);
+    advance_clock(end);
+    collect_exhausted(end);
+    start_window(end, 1);
+  }
+  advance_clock(now);
+}
+
+// --- throttling --------------------------------------------------------------------------------
+
+void WindowEngine::throttle(Share& share, Time now) {
+  settle(share);
+  unindex(share);
+  share.window.throttled = true;
+  if (!share.first_throttle) share.first_throttle = now;
+  throttled_.emplace(share.seq, &share);
+  if (share.wanting > 0) --active_with_quota_;
+  for (const auto& entry : share.ready) eligible_.erase(entry);
+}
+
+void WindowEngine::unthrottle(Share& share) {
+  share.window.throttled = false;
+  if (share.wanting > 0) ++active_with_quota_;
+  eligible_.insert(share.ready.begin(), share.ready.end());
+  index(share);
+}
+
+void WindowEngine::unthrottle_if_possible(Share& share) {
+  settle(share);
+  enter_window(share);
+  const auto quota = quota_of(share);
+  if (quota && share.window.used >= *quota) return;
+  throttled_.erase({share.seq, &share});
+  unthrottle(share);
+}
+
+void WindowEngine::unthrottle_where_possible() {
+  for (auto it = throttled_.begin(); it != throttled_.end();)
+    unthrottle_if_possible(*(it++)->second);
+}
+
+// Quotas that end at this very moment count as spent, also when a window ends with them.
+void WindowEngine::collect_exhausted(Time now) {
+  while (!exhaustion_.empty() && std::get<0>(*exhaustion_.begin()) <= clock_) {
+    Share* share = std::get<2>(*exhaustion_.begin());
+    throttle(*share, now);
+    newly_exhausted_.emplace(share->seq, share);
+  }
+}
+
+// --- what the owner tells ----------------------------------------------------------------------
+
+void WindowEngine::attach(Share& share, Time now) {
+  catch_up(now);
+  share.window.window = window_no_;
+  share.window.mark = clock_;
+}
+
+void WindowEngine::detach(Share& share) {
+  unindex(share);
+  throttled_.erase({share.seq, &share});
+  running_shares_.erase({share.seq, &share});
+  newly_exhausted_.erase({share.seq, &share});
+}
+
+void WindowEngine::before_limits_change(Share& share, Time now) {
+  catch_up(now);
+  settle(share);
+  if (share.wanting > 0) load_changed_.limit_sum -= share.limit();
+}
+
+void WindowEngine::after_limits_change(Share& share, Time) {
+  if (share.wanting > 0) load_changed_.limit_sum += share.limit();
+  if (share.window.throttled) unthrottle_if_possible(share);
+  index(share);
+}
+
+void WindowEngine::wanting_changed(Share& share, int before) {
+  const int change = (share.wanting > 0) - (before > 0);
+  load_changed_.limit_sum += change * share.limit();
+  if (!share.window.throttled) active_with_quota_ += change;
+}
+
+void WindowEngine::make_ready(Client& client, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  enter_window(share);
+  const int before = share.wanting;
+  enter_ready(client, next_seq_++);
+  wanting_changed(share, before);
+  if (!share.window.throttled) eligible_.emplace(client.ready_seq, &client);
+}
+
+void WindowEngine::make_unready(Client& client, Time now) {
+  catch_up(now);
+  eligible_.erase({client.ready_seq, &client});
+  const int before = client.share->wanting;
+  leave_ready(client);
+  wanting_changed(*client.share, before);
+}
+
+void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisions& out) {
+  catch_up(now);
+  Share& share = *client.share;
+  eligible_.erase({client.ready_seq, &client});
+  settle(share);
+  enter_running(client, next_seq_++, std::nullopt, why, now, out);
+  running_clients_.emplace(client.grant_seq, &client);
+  running_shares_.emplace(share.seq, &share);
+  ++running_;
+  ++slots_;
+  index(share);
+}
+
+void WindowEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
+  catch_up(now);
+  settle(*client.share);
+  running_clients_.erase({client.grant_seq, &client});
+  enter_stopping(client, why, now, out);
+  index(*client.share);
+}
+
+void WindowEngine::mark_overdue(Client& client, Time now) {
+  catch_up(now);
+  enter_overdue(client);
+  --slots_;
+}
+
+void WindowEngine::release(Client& client, Duration, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  settle(share);
+  if (client.phase != Phase::Overdue) --slots_;
+  running_clients_.erase({client.grant_seq, &client});
+  --running_;
+  const int before = share.wanting;
+  leave_running(client);
+  wanting_changed(share, before);
+  if (share.running == 0) running_shares_.erase({share.seq, &share});
+  index(share);
+}
+
+void WindowEngine::read_meter(Client&, Duration, Time now) {
+  catch_up(now);
+}
+
+// The bill clock stands still.
+void WindowEngine::set_billing(bool on, Time now) {
+  catch_up(now);
+  billing_ = on;
+}
+
+// --- decisions ---------------------------------------------------------------------------------
+
+// The tenants that want the GPU have changed: bills so far follow the old rules, from here the new.
+void WindowEngine::apply_load() {
+  if (load_changed_ == load_) return;
+  const WindowRules rules = policy_(load_changed_, config_);
+  if (rules == rules_ && !rules.scale_quota) {
+    load_ = load_changed_;
+    return;
+  }
+  for (const auto& [seq, share] : running_shares_) settle(*share);
+  load_ = load_changed_;
+  rules_ = rules;
+  unthrottle_where_possible();
+  for (const auto& [seq, share] : running_shares_) index(*share);
+}
+
+void WindowEngine::drop_exhausted(Time now, Decisions& out) {
+  collect_exhausted(now);
+  for (const auto& [seq, share] : std::exchange(newly_exhausted_, {})) {
+    const Reason why{.why = Why::BudgetSpent,
+                     .used = from_fixed(share->window.used),
+                     .quota = from_fixed(quota_of(*share).value_or(0)),
+                     .wait = std::max(Duration::zero(), window_end() - now)};
+    while (!share->held.empty()) stop(*share->held.begin()->second, why, now, out);
+  }
+}
+
+void WindowEngine::keep_one_running(Time now, Decisions& out) {
+  if (!rules_.serial || running_clients_.empty()) return;
+  while (running_clients_.size() > 1) {
+    stop(*running_clients_.rbegin()->second, {.why = Why::ModeChanged}, now, out);
+  }
+  Client& holder = *running_clients_.begin()->second;
+  const bool over = rules_.turn > Duration::zero() && now >= holder.granted_at + rules_.turn;
+  if (over && !eligible_.empty()) stop(holder, {.why = Why::TurnOver}, now, out);
+}
+
+void WindowEngine::grant_what_may_run(Time now, Decisions& out) {
+  const bool slot_taken = rules_.serial && slots_ > 0;
+  if (slot_taken) return;
+  while (!eligible_.empty()) {
+    grant_now(*eligible_.begin()->second, {.why = Why::HasBudget}, now, out);
+    if (rules_.serial) return;
+  }
+}
+
+void WindowEngine::decide(Time now, Decisions& out) {
+  catch_up(now);
+  apply_load();
+  drop_exhausted(now, out);
+  if (now >= window_end() &&
+      !waits_for_round()) {  // the last of a stretched round has had its quota
+    start_window(now, 1);
+  }
+  keep_one_running(now, out);
+  grant_what_may_run(now, out);
+  drop_exhausted(now, out);  // granted with nothing left, when a quota shrank to what was used
+}
+
+std::optional<Time> WindowEngine::next_wakeup() const {
+  std::optional<Time> next;
+  const auto at = [&](Time time) { next = next ? std::min(*next, time) : time; };
+  if (!exhaustion_.empty()) {
+    Fixed left = std::get<0>(*exhaustion_.begin()) - clock_;
+    if (rules_.divide_bill && running_ > 1) left *= running_;
+    at(clock_at_ + from_fixed_up(std::max<Fixed>(0, left)));
+  }
+  if ((running_ > 0 || !throttled_.empty()) && !waits_for_round()) at(window_end());
+  if (rules_.serial && rules_.turn > Duration::zero() && !running_clients_.empty() &&
+      !eligible_.empty()) {
+    at(running_clients_.begin()->second->granted_at + rules_.turn);
+  }
+  return next;
+}
+
+Reason WindowEngine::explain(const Client& client, Time now) const {
+  const Share& share = *client.share;
+  if (client.phase == Phase::Running) {
+    return {.why = running_ == 1 && eligible_.empty() ? Why::RunningAlone : Why::Running};
+  }
+  if (share.window.throttled) {
+    return {.why = Why::BudgetSpent,
+            .used = from_fixed(billed_until_now(share)),
+            .quota = from_fixed(quota_of(share).value_or(0)),
+            .wait = std::max(Duration::zero(), window_end() - now)};
+  }
+  const auto me = eligible_.find({client.ready_seq, const_cast<Client*>(&client)});
+  return {
+      .why = Why::WaitsForTurn,
+      .count = me == eligible_.end() ? 0 : static_cast<int>(std::distance(eligible_.begin(), me))};
+}
+
+}  // namespace nvshare::core

@@ -1,0 +1,73 @@
+#include <nlohmann/json.hpp>
+
+#include "sim/render.h"
+
+namespace nvshare::sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double in_ms(Duration time) {
+  return static_cast<double>(time.count()) / 1e6;
+}
+
+Json in_ms(const std::optional<Time>& time) {
+  return time ? Json(in_ms(time->time_since_epoch())) : Json(nullptr);
+}
+
+Json client_json(const Scenario& scenario, const ClientReport& client) {
+  const auto place = static_cast<std::size_t>(client.tenant);
+  const bool known = place < scenario.clients.size();
+  return {
+      {"name", client.name},
+      {"tenant", known ? Json(scenario.clients[place].name) : Json(nullptr)},
+      {"gpu", client.gpu},
+      {"asked_percent", known ? Json(scenario.clients[place].limits.core_percent) : Json(nullptr)},
+      {"share_percent", client.share_percent},
+      {"run_ms", in_ms(client.run)},
+      {"gpu_ms", in_ms(client.gpu_time)},
+      {"wait_ms", in_ms(client.wait)},
+      {"longest_wait_ms", in_ms(client.longest_wait)},
+      {"first_throttle_ms", in_ms(client.first_throttle)},
+      {"finished_ms", in_ms(client.finished)},
+      {"moved_in_bytes", client.moved_in.count},
+      {"moved_out_bytes", client.moved_out.count},
+      {"switches", client.switches}};
+}
+
+void put_report(Json& json, const Scenario& scenario, const Report& report) {
+  json["policy"] = core::name_of(report.policy);
+  json["lasted_ms"] = in_ms(report.lasted);
+  json["utilization_percent"] =
+      report.gpus.empty() ? Json(nullptr) : Json(report.gpus.front().utilization_percent);
+  json["events"] = report.events;
+  json["clients"] = Json::array();
+  for (const ClientReport& client : report.clients) {
+    json["clients"].push_back(client_json(scenario, client));
+  }
+  json["gpus"] = Json::array();
+  for (const GpuReport& gpu : report.gpus) {
+    json["gpus"].push_back({{"memory_bytes", gpu.memory.count},
+                            {"utilization_percent", gpu.utilization_percent},
+                            {"highest_resident_bytes", gpu.highest_resident.count}});
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Scenario& scenario, const std::vector<Report>& reports) {
+  Json json;
+  json["scenario"] = scenario.name;
+  if (reports.size() == 1) {
+    put_report(json, scenario, reports.front());
+  } else {
+    json["policies"] = Json::object();
+    for (const Report& report : reports) {
+      put_report(json["policies"][std::string(core::name_of(report.policy))], scenario, report);
+    }
+  }
+  // A name that came from a file's path may be no UTF-8; that must not end the program.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace nvshare::sim

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "core/config.h"
+#include "core/event.h"
+
+namespace nvshare::sim {
+
+enum class WorkloadKind {
+  Saturating,   // always has work, in kernels of `kernel`
+  Fine,         // the same with kernels of some microseconds
+  Bursty,       // `burst` of GPU work, then `gap` of its own time, and again
+  LongKernels,  // the same as saturating with kernels longer than a turn
+  Phases,       // goes through `phases`, and starts over
+  Silent,       // saturating, and does not answer a drop
+  Idle,         // registered, holds its memory, never wants the GPU
+};
+
+struct Phase {
+  WorkloadKind kind = WorkloadKind::Saturating;
+  Duration lasts{};  // of the client's own time
+};
+
+struct Workload {
+  WorkloadKind kind = WorkloadKind::Saturating;
+  Duration kernel{};  // work in flight cannot be stopped before its kernel ends; 0 = at once
+  Duration burst{};
+  Duration gap{};
+  std::vector<Phase> phases;
+  std::optional<Duration> total;  // GPU time after which the client is finished and leaves
+};
+
+struct MemoryStep {
+  Duration at{};  // from the client's arrival
+  Bytes allocated;
+};
+
+struct LimitStep {
+  Duration at{};  // from the beginning of the scenario
+  core::Limits limits;
+};
+
+// A tenant with one or more processes that all do the same.
+struct ClientSpec {
+  std::string name;
+  core::Limits limits;
+  int processes = 1;
+  std::optional<int> gpu;  // none: placed by the core
+  Duration arrives{};
+  std::optional<Duration> leaves;
+  std::vector<MemoryStep> memory;  // by time; may be empty
+  std::vector<LimitStep> changes;  // by time
+  Workload work;
+};
+
+struct GpuSpec {
+  Bytes memory = gib(16);
+  int count = 1;  // this many alike
+};
+
+struct Scenario {
+  std::string name;
+  std::string about;
+  Duration lasts = 2s;
+  // Longer or shorter under some policies: where a policy's rounds are not the window's length, the
+  // scenario can be watched for one of its rounds.
+  std::map<core::ComputePolicy, Duration> lasts_under;
+  Bytes link_per_second = gib(50);  // what moving memory really takes
+  core::Config config;
+  std::vector<GpuSpec> gpus;
+  std::vector<ClientSpec> clients;
+};
+
+}  // namespace nvshare::sim

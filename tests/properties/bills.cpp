@@ -1,0 +1,94 @@
+#include "bills.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace nvshare::properties {
+namespace {
+
+// Shares of a nanosecond are rounded down once for each change of who runs.
+constexpr double kRounding = 1000;
+
+}  // namespace
+
+Bills::Kind Bills::kind_of(const core::Config& config) {
+  using core::ComputePolicy;
+  if (config.tail_billing_percent != 100) return Kind::Unchecked;
+  switch (config.policy) {
+    case ComputePolicy::Metered:
+      return Kind::Metered;
+    case ComputePolicy::Weighted:
+      return Kind::Divided;
+    case ComputePolicy::Wall:
+    case ComputePolicy::Coordinated:
+    case ComputePolicy::Fair:
+      return Kind::Union;
+    case ComputePolicy::Hybrid:
+    case ComputePolicy::Dynamic:
+      return Kind::Unchecked;
+  }
+  return Kind::Unchecked;
+}
+
+Bills::Bills(const core::Config& config) : kind_(kind_of(config)) {}
+
+void Bills::config_changed(const core::Config& config) {
+  if (kind_of(config) != kind_) kind_ = Kind::Unchecked;
+}
+
+void Bills::advance(Time now) {
+  const double passed = static_cast<double>((now - at_).count());
+  at_ = now;
+  if (!on_ || passed <= 0 || kind_ == Kind::Metered) return;
+  for (auto& [key, account] : accounts_) {
+    if (account.holders == 0) continue;
+    const double part = kind_ == Kind::Divided ? 1.0 * account.holders / running_[key.first] : 1.0;
+    account.billed += passed * part;
+  }
+}
+
+void Bills::joined(const ShadowClient& client) {
+  ++account(client).clients;
+}
+
+void Bills::granted(const ShadowClient& client) {
+  ++account(client).holders;
+  ++running_[client.gpu];
+}
+
+void Bills::metered(ShadowClient& client, Duration used, Time now) {
+  const Duration wall = std::max(client.reported, now - client.granted_at);
+  const Duration shown = std::clamp(used, client.reported, wall);
+  if (on_ && kind_ == Kind::Metered) {
+    account(client).billed += static_cast<double>((shown - client.reported).count());
+  }
+  client.reported = shown;
+}
+
+void Bills::returned(const ShadowClient& client) {
+  --account(client).holders;
+  --running_[client.gpu];
+}
+
+void Bills::left(const ShadowClient& client) {
+  if (--account(client).clients == 0) accounts_.erase({client.gpu, client.tenant});
+}
+
+std::string Bills::compare(const std::vector<core::ShareView>& shares) const {
+  if (kind_ == Kind::Unchecked) return {};
+  for (const core::ShareView& share : shares) {
+    const auto it = accounts_.find({share.gpu, share.tenant});
+    if (it == accounts_.end()) return fmt::format("tenant {} has no clients", share.tenant.value);
+    const bool settled = kind_ == Kind::Metered || it->second.holders == 0;
+    const double off = static_cast<double>(share.billed.count()) - it->second.billed;
+    if (settled && std::abs(off) > (kind_ == Kind::Metered ? 0 : kRounding)) {
+      return fmt::format("tenant {} is billed {}ns and used {:.0f}ns", share.tenant.value,
+                         share.billed.count(), it->second.billed);
+    }
+  }
+  return {};
+}
+
+}  // namespace nvshare::properties

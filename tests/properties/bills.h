@@ -1,0 +1,58 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/config.h"
+#include "core/snapshot.h"
+#include "shadow.h"
+
+namespace nvshare::properties {
+
+// Conservation of billed time, for the policies that bill in one way only:
+//  metered                  a tenant's bill is the sum of what its clients' meters showed, never
+//                           more than the wall time of the grant; an overdue or vanished client
+//                           pays the wall time
+//  weighted                 each moment in which somebody runs is billed once, in equal parts to
+//                           the clients that run
+//  wall, coordinated, fair  a tenant pays each moment in which one of its clients runs, once
+// Nothing is billed while scheduling is off. Tails are billed in full (tail_billing_percent 100).
+class Bills {
+ public:
+  explicit Bills(const core::Config& config);
+
+  void advance(Time now);
+  void joined(const ShadowClient& client);
+  void granted(const ShadowClient& client);
+  // A reading of the meter for a client that holds a grant.
+  void metered(ShadowClient& client, Duration used, Time now);
+  void returned(const ShadowClient& client);
+  void left(const ShadowClient& client);
+  void switched(bool on) { on_ = on; }
+  void config_changed(const core::Config& config);
+
+  // What is wrong with the bills shown; empty when nothing is.
+  std::string compare(const std::vector<core::ShareView>& shares) const;
+
+ private:
+  enum class Kind { Metered, Divided, Union, Unchecked };
+  struct Account {
+    int clients = 0;
+    int holders = 0;
+    double billed = 0;  // nanoseconds
+  };
+  using Key = std::pair<core::GpuId, core::TenantId>;
+
+  static Kind kind_of(const core::Config& config);
+  Account& account(const ShadowClient& client) { return accounts_[{client.gpu, client.tenant}]; }
+
+  Kind kind_;
+  bool on_ = true;
+  Time at_{};
+  std::map<Key, Account> accounts_;
+  std::map<core::GpuId, int> running_;
+};
+
+}  // namespace nvshare::properties

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+
+#include "base/units.h"
+#include "core/ids.h"
+
+namespace nvshare::properties {
+
+enum class Held { No, Yes, Told, Overdue };  // Told: to drop, and has not answered
+
+// A client as anybody can know it who has seen the events and the decisions.
+struct ShadowClient {
+  core::ClientId id;
+  core::TenantId tenant;
+  core::GpuId gpu;
+  bool asked = false;
+  Held held = Held::No;
+  std::optional<Duration> budget;
+  Time granted_at{};
+  Time dropped_at{};
+  Duration reported{};  // by Usage, of this grant
+  Bytes allocated{};
+  Bytes pinned{};
+  Bytes resident{};
+  Bytes incoming{};  // told to bring in and not reported
+  Bytes outgoing{};  // told to send out and not reported
+
+  bool waits() const { return asked && held == Held::No; }
+  bool complete() const { return resident == allocated && outgoing.count == 0; }
+};
+
+}  // namespace nvshare::properties
