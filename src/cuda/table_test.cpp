@@ -113,7 +113,7 @@ TEST(Find, PerThreadStreamsOnlyWhenAskedForAndThere) {
   EXPECT_EQ(symbol_for("cuMemcpyHtoD", 7000), "cuMemcpyHtoD_v2");
   EXPECT_EQ(symbol_for("cuMemcpyHtoD", 7000, CU_GET_PROC_ADDRESS_LEGACY_STREAM), "cuMemcpyHtoD_v2");
   EXPECT_EQ(symbol_for("cuMemcpyHtoD", 7000, kPerThread), "cuMemcpyHtoD_v2_ptds");
-  EXPECT_EQ(symbol_for("cuMemcpyHtoD", 6000, kPerThread), "cuMemcpyHtoD_v2");
+  EXPECT_EQ(symbol_for("cuMemcpyHtoD", 6000, kPerThread), "");
   EXPECT_EQ(symbol_for("cuMemcpyHtoDAsync", 13000, kPerThread), "cuMemcpyHtoDAsync_v2_ptsz");
   EXPECT_EQ(symbol_for("cuMemAlloc", 13000, kPerThread), "cuMemAlloc_v2");
 }

@@ -19,7 +19,7 @@ const Function* find_symbol(const char* symbol) {
 }
 
 const char* result_name(nvmlReturn_t result) {
-  // Only nvmlReturn_t's values have names that begin so; the rest of the file is skipped by `if`.
+  // The rows of all enumerations; those of results are told by how they begin.
   static const struct {
     const char* name;
     unsigned value;

@@ -228,16 +228,18 @@ SOFTGPU_API(cuMemUnmap)(CUdeviceptr address, size_t size) {
   SOFTGPU_TRY(call.ready());
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   auto& mappings = call.rt.addresses.mappings;
-  // Whole mappings only, one behind the other.
-  std::vector<std::uint64_t> bases;
-  std::uint64_t at = address;
-  while (at < address + size) {
-    const auto found = mappings.find(at);
-    if (found == mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-    bases.push_back(at);
-    at += found->second.bytes;
+  if (call.rt.addresses.find_reservation(address) == nullptr || size > UINT64_MAX - address) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
-  if (at != address + size) return CUDA_ERROR_INVALID_VALUE;
+  // Whole mappings only; where nothing is mapped there is nothing to do.
+  const Mapping* first = call.rt.addresses.find_mapping(address);
+  if (first != nullptr && first->base != address) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<std::uint64_t> bases;
+  for (auto at = mappings.lower_bound(address); at != mappings.end() && at->first - address < size;
+       ++at) {
+    if (at->first + at->second.bytes > address + size) return CUDA_ERROR_INVALID_VALUE;
+    bases.push_back(at->first);
+  }
   call.rt.wait_for_effects(call.lock);
   for (const std::uint64_t base : bases) {
     const auto physical = mappings[base].physical;

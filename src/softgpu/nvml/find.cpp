@@ -13,7 +13,7 @@
 namespace nvshare::softgpu {
 namespace {
 
-// The device is handed out even when nothing is known of it but that it is gone.
+// Hands out the first device that matches, unless it fell off.
 template <typename Matches>
 nvmlReturn_t find_device(const View& view, nvmlDevice_t* device, Matches matches) {
   for (int index = 0; index < view.device_count(); ++index) {

@@ -29,8 +29,10 @@ void after_fork() {
 }
 void after_fork_in_child() {
   NvmlLibrary& library = NvmlLibrary::instance();
-  if (library.segment_) library.segment_->abandon();
-  library.segment_.reset();
+  if (library.session_ && library.session_->segment) {
+    library.session_->segment->abandon();
+    library.session_->segment.reset();
+  }
   library.mutex_.unlock();
 }
 
@@ -45,7 +47,7 @@ NvmlLibrary& NvmlLibrary::instance() {
   return *library;
 }
 
-nvmlReturn_t NvmlLibrary::init() {
+nvmlReturn_t NvmlLibrary::init() try {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (references_ > 0) {
     ++references_;
@@ -57,28 +59,32 @@ nvmlReturn_t NvmlLibrary::init() {
     return nvml::NVML_ERROR_UNKNOWN;
   }
   if (loaded->nvml_unavailable) return nvml::NVML_ERROR_DRIVER_NOT_LOADED;
-  config_ = card_config(*loaded);
-  card_name_ = loaded->card;
-  clock_difference_ = realtime_now() - monotonic_now();
+  session_ = std::make_unique<Session>();
+  session_->config = card_config(*loaded);
+  session_->card_name = loaded->card;
+  session_->clock_difference = realtime_now() - monotonic_now();
   references_ = 1;
   return nvml::NVML_SUCCESS;
+} catch (const std::bad_alloc&) {
+  return nvml::NVML_ERROR_MEMORY;
 }
 
 nvmlReturn_t NvmlLibrary::shutdown() {
   return call([](NvmlLibrary& library) {
-    if (--library.references_ == 0) library.segment_.reset();
+    // With the last one everything is let go: the library may be unloaded next.
+    if (--library.references_ == 0) library.session_.reset();
     return nvml::NVML_SUCCESS;
   });
 }
 
 unsigned long long NvmlLibrary::time_stamp(Nanos time) const {
-  return static_cast<unsigned long long>((time + clock_difference_) / 1000);
+  return static_cast<unsigned long long>((time + session_->clock_difference) / 1000);
 }
 
 Nanos NvmlLibrary::card_time(unsigned long long time_stamp) const {
   if (time_stamp > static_cast<unsigned long long>(kNever / 1000 - 1)) return kNever;
   // The end of that microsecond: what is later has a later time stamp.
-  return static_cast<Nanos>(time_stamp) * 1000 + 999 - clock_difference_;
+  return static_cast<Nanos>(time_stamp) * 1000 + 999 - session_->clock_difference;
 }
 
 int NvmlLibrary::device_of(nvmlDevice_t device, const View& view) const {
@@ -91,22 +97,22 @@ int NvmlLibrary::device_of(nvmlDevice_t device, const View& view) const {
 View NvmlLibrary::open_view(std::unique_ptr<Segment::Lock>& lock) {
   // Twice, because a card that all have left may have a successor of the same name.
   for (int attempt = 0; attempt < 2; ++attempt) {
-    if (!segment_) {
-      auto found = Segment::look(card_name_);
+    if (!session_->segment) {
+      auto found = Segment::look(session_->card_name);
       if (!found) break;
-      segment_ = std::move(*found);
+      session_->segment = std::move(*found);
     }
-    lock = std::make_unique<Segment::Lock>(*segment_);
-    segment_->reap();
-    if (segment_->card().occupied != 0) {
+    lock = std::make_unique<Segment::Lock>(*session_->segment);
+    session_->segment->reap();
+    if (session_->segment->card().occupied != 0) {
       const Nanos now = monotonic_now();
-      advance(segment_->card(), now);
-      return View(&segment_->card(), config_, now);
+      advance(session_->segment->card(), now);
+      return View(&session_->segment->card(), session_->config, now);
     }
     lock.reset();
-    segment_.reset();
+    session_->segment.reset();
   }
-  return View(nullptr, config_, monotonic_now());
+  return View(nullptr, session_->config, monotonic_now());
 }
 
 NvmlLibrary::Sight::Sight(NvmlLibrary& library) : view_(library.open_view(lock_)) {}

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 
 #include "nvml/table.h"
 #include "softgpu/config.h"
@@ -64,10 +65,14 @@ class NvmlLibrary {
 
   std::mutex mutex_;
   int references_ = 0;
-  CardConfig config_;
-  std::string card_name_;
-  Nanos clock_difference_ = 0;
-  std::unique_ptr<Segment> segment_;  // null while no process has the card open
+  // What there is between the first init and the last shutdown.
+  struct Session {
+    CardConfig config;
+    std::string card_name;
+    Nanos clock_difference = 0;
+    std::unique_ptr<Segment> segment;  // null while no process has the card open
+  };
+  std::unique_ptr<Session> session_;
   char handles_[kMaxDevices] = {};
 };
 

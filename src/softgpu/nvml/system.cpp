@@ -39,70 +39,49 @@ nvmlReturn_t nvmlShutdown() {
   return library().shutdown();
 }
 
+namespace {
+
+constexpr struct {
+  nvmlReturn_t result;
+  const char* text;
+} kTexts[] = {
+    {NVML_SUCCESS, "Success"},
+    {NVML_ERROR_UNINITIALIZED, "Uninitialized"},
+    {NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument"},
+    {NVML_ERROR_NOT_SUPPORTED, "Not Supported"},
+    {NVML_ERROR_NO_PERMISSION, "Insufficient Permissions"},
+    {NVML_ERROR_ALREADY_INITIALIZED, "Already Initialized"},
+    {NVML_ERROR_NOT_FOUND, "Not Found"},
+    {NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size"},
+    {NVML_ERROR_INSUFFICIENT_POWER, "Insufficient External Power"},
+    {NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded"},
+    {NVML_ERROR_TIMEOUT, "Timeout"},
+    {NVML_ERROR_IRQ_ISSUE, "Interrupt Request Issue"},
+    {NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found"},
+    {NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found"},
+    {NVML_ERROR_CORRUPTED_INFOROM, "Corrupted infoROM"},
+    {NVML_ERROR_GPU_IS_LOST, "GPU is lost"},
+    {NVML_ERROR_RESET_REQUIRED, "GPU requires reset"},
+    {NVML_ERROR_OPERATING_SYSTEM, "GPU access blocked by the operating system"},
+    {NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Driver/library version mismatch"},
+    {NVML_ERROR_IN_USE, "In use by another client"},
+    {NVML_ERROR_MEMORY, "Insufficient Memory"},
+    {NVML_ERROR_NO_DATA, "No data"},
+    {NVML_ERROR_VGPU_ECC_NOT_SUPPORTED, "vGPU ECC not supported"},
+    {NVML_ERROR_INSUFFICIENT_RESOURCES, "Insufficient Resources"},
+    {NVML_ERROR_FREQ_NOT_SUPPORTED, "Invalid Frequency"},
+    {NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"},
+    {NVML_ERROR_DEPRECATED, "Requested functionality has been deprecated"},
+    {NVML_ERROR_NOT_READY, "System is not in ready state"},
+    {NVML_ERROR_GPU_NOT_FOUND, "No supported GPUs were found"},
+    {NVML_ERROR_INVALID_STATE, "Resource not in correct state to perform requested operation"},
+};
+
+}  // namespace
+
 const char* nvmlErrorString(nvmlReturn_t result) {
-  switch (result) {
-    case NVML_SUCCESS:
-      return "Success";
-    case NVML_ERROR_UNINITIALIZED:
-      return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT:
-      return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED:
-      return "Not Supported";
-    case NVML_ERROR_NO_PERMISSION:
-      return "Insufficient Permissions";
-    case NVML_ERROR_ALREADY_INITIALIZED:
-      return "Already Initialized";
-    case NVML_ERROR_NOT_FOUND:
-      return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE:
-      return "Insufficient Size";
-    case NVML_ERROR_INSUFFICIENT_POWER:
-      return "Insufficient External Power";
-    case NVML_ERROR_DRIVER_NOT_LOADED:
-      return "Driver Not Loaded";
-    case NVML_ERROR_TIMEOUT:
-      return "Timeout";
-    case NVML_ERROR_IRQ_ISSUE:
-      return "Interrupt Request Issue";
-    case NVML_ERROR_LIBRARY_NOT_FOUND:
-      return "NVML Shared Library Not Found";
-    case NVML_ERROR_FUNCTION_NOT_FOUND:
-      return "Function Not Found";
-    case NVML_ERROR_CORRUPTED_INFOROM:
-      return "Corrupted infoROM";
-    case NVML_ERROR_GPU_IS_LOST:
-      return "GPU is lost";
-    case NVML_ERROR_RESET_REQUIRED:
-      return "GPU requires reset";
-    case NVML_ERROR_OPERATING_SYSTEM:
-      return "GPU access blocked by the operating system";
-    case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-      return "Driver/library version mismatch";
-    case NVML_ERROR_IN_USE:
-      return "In use by another client";
-    case NVML_ERROR_MEMORY:
-      return "Insufficient Memory";
-    case NVML_ERROR_NO_DATA:
-      return "No data";
-    case NVML_ERROR_VGPU_ECC_NOT_SUPPORTED:
-      return "vGPU ECC not supported";
-    case NVML_ERROR_INSUFFICIENT_RESOURCES:
-      return "Insufficient Resources";
-    case NVML_ERROR_FREQ_NOT_SUPPORTED:
-      return "Invalid Frequency";
-    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
-      return "Argument version mismatch";
-    case NVML_ERROR_DEPRECATED:
-      return "Requested functionality has been deprecated";
-    case NVML_ERROR_NOT_READY:
-      return "System is not in ready state";
-    case NVML_ERROR_GPU_NOT_FOUND:
-      return "No supported GPUs were found";
-    case NVML_ERROR_INVALID_STATE:
-      return "Resource not in correct state to perform requested operation";
-    case NVML_ERROR_UNKNOWN:
-      break;
+  for (const auto& row : kTexts) {
+    if (row.result == result) return row.text;
   }
   return "Unknown Error";
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -67,8 +68,20 @@ int show_once(const nvml::Loader& nvml, const Options& options, bool first) {
   return lost ? static_cast<int>(nvml::NVML_ERROR_GPU_IS_LOST) : 0;
 }
 
+// By name, as any program does; where that finds none (sanitizers hide the program's own search
+// path from the loader), the one beside this program.
+Result<std::unique_ptr<nvml::Loader>> open_library() {
+  auto named = nvml::Loader::open(kLibrary);
+  if (named) return named;
+  std::error_code failed;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (failed) return named;
+  auto beside = nvml::Loader::open(program.parent_path() / ".." / "lib" / "softgpu" / kLibrary);
+  return beside ? std::move(beside) : std::move(named);
+}
+
 int run(const Options& options) {
-  auto library = nvml::Loader::open(kLibrary);
+  auto library = open_library();
   if (!library) {
     return fail(static_cast<int>(nvml::NVML_ERROR_LIBRARY_NOT_FOUND), library.error().message);
   }
