@@ -12,17 +12,6 @@ const Function kFunctions[kFunctionCount] = {
 
 namespace {
 
-struct Alias {
-  const char* name;
-  FunctionId id;
-  int since;
-};
-
-constexpr Alias kAliases[] = {
-#define NVSHARE_CUDA_ALIAS(name, symbol, since) {#name, FunctionId::symbol, since},
-#include "cuda/functions.def"
-};
-
 // The best answer so far to one question of find().
 struct Search {
   const char* name;
@@ -30,16 +19,14 @@ struct Search {
   bool known = false;
   bool has_twin = false;
   const Function* best[2] = {};  // plain, twin
-  int best_since[2] = {};
 
-  void consider(const char* offered, int since, const Function& candidate) {
-    if (strcmp(name, offered) != 0) return;
+  void consider(const Function& candidate) {
+    if (strcmp(name, candidate.name) != 0) return;
     known = true;
     const bool twin = candidate.flavour == Flavour::Ptds || candidate.flavour == Flavour::Ptsz;
     has_twin = has_twin || twin;
-    if (since > version || (best[twin] != nullptr && since <= best_since[twin])) return;
-    best[twin] = &candidate;
-    best_since[twin] = since;
+    if (candidate.since > version) return;
+    if (best[twin] == nullptr || candidate.since > best[twin]->since) best[twin] = &candidate;
   }
 };
 
@@ -48,8 +35,7 @@ struct Search {
 Resolution find(const char* name, int version, uint64_t flags) {
   if (name == nullptr) return {CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, nullptr};
   Search search{name, version};
-  for (const Function& row : kFunctions) search.consider(row.name, row.since, row);
-  for (const Alias& alias : kAliases) search.consider(alias.name, alias.since, function(alias.id));
+  for (const Function& row : kFunctions) search.consider(row);
   if (!search.known) return {CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, nullptr};
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const Function* best = search.best[per_thread && search.has_twin];
