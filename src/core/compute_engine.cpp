@@ -38,6 +38,7 @@ void ComputeEngine::enter_stopping(Client& client, const Reason& why, Time now, 
   client.dropped_at = now;
   client.share->held.erase({client.grant_seq, &client});
   ++client.share->stopping;
+  stopped_.push_back(&client);
   out.push_back({Drop{client.id}, why});
 }
 

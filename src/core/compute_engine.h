@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "core/config.h"
 #include "core/decision.h"
@@ -37,6 +39,8 @@ class ComputeEngine {
   virtual void grant_now(Client& client, const Reason& why, Time now, Decisions& out) = 0;
 
   virtual void decide(Time now, Decisions& out) = 0;
+  // Clients told to stop since the last call.
+  std::vector<Client*> take_stopped() { return std::exchange(stopped_, {}); }
   virtual std::optional<Time> next_wakeup() const = 0;
   virtual Reason explain(const Client& client, Time now) const = 0;
 
@@ -46,9 +50,12 @@ class ComputeEngine {
   static void leave_ready(Client& client);
   static void enter_running(Client& client, std::uint64_t seq, std::optional<Duration> budget,
                             const Reason& why, Time now, Decisions& out);
-  static void enter_stopping(Client& client, const Reason& why, Time now, Decisions& out);
+  void enter_stopping(Client& client, const Reason& why, Time now, Decisions& out);
   static void enter_overdue(Client& client);
   static void leave_running(Client& client);
+
+ private:
+  std::vector<Client*> stopped_;
 };
 
 std::unique_ptr<ComputeEngine> make_engine(const Config& config, Time now);

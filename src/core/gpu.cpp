@@ -74,7 +74,7 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
       if (!can_run) engine_->make_unready(client, now);
       break;
     case Phase::Off:
-      if (can_run) engine_->make_ready(client, now);
+      if (can_run) make_ready(client, now);
       break;
   }
   const bool on_its_way =
@@ -85,6 +85,11 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
     residency_.dequeue(client);
     residency_.update(client, out);
   }
+}
+
+void Gpu::make_ready(Client& client, Time now) {
+  engine_->make_ready(client, now);
+  if (!scheduling_) unscheduled_.push_back(&client);
 }
 
 void Gpu::work_requested(Client& client, Time now, Decisions& out) {
@@ -140,6 +145,7 @@ void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
     const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
     if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
+    if (!on && client->phase == Phase::Ready) unscheduled_.push_back(client);
   }
   engine_->set_billing(on, now);
   if (!on) return;
@@ -175,31 +181,26 @@ void Gpu::look_for_overdue(Time now, Decisions& out) {
   }
 }
 
-void Gpu::note_drops(const Decisions& out, std::size_t from) {
-  for (std::size_t i = from; i < out.size(); ++i) {
-    const auto* drop = std::get_if<Drop>(&out[i].action);
-    if (drop == nullptr) continue;
-    const auto it = clients_.find(drop->client);
-    if (it == clients_.end()) continue;
-    stopping_.emplace(it->second->dropped_at, it->second->seq, it->second);
+void Gpu::note_drops() {
+  for (Client* client : engine_->take_stopped()) {
+    stopping_.emplace(client->dropped_at, client->seq, client);
   }
 }
 
 void Gpu::finish(Time now, Decisions& out) {
-  note_drops(out, 0);
-  const std::size_t from = out.size();
+  note_drops();
   look_for_overdue(now, out);
   make_room(now, out);
   if (scheduling_) {
     engine_->decide(now, out);
   } else {
-    for (const auto& [id, client] : clients_) {
+    for (Client* client : std::exchange(unscheduled_, {})) {
       if (client->phase == Phase::Ready) {
         engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
       }
     }
   }
-  note_drops(out, from);
+  note_drops();
 }
 
 std::optional<Time> Gpu::next_wakeup() const {

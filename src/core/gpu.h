@@ -52,9 +52,10 @@ class Gpu {
 
  private:
   void place(Client& client, Time now, Decisions& out);
+  void make_ready(Client& client, Time now);
   void want(Client& client, bool wants, Time now);
   void make_room(Time now, Decisions& out);
-  void note_drops(const Decisions& out, std::size_t from);
+  void note_drops();
   void look_for_overdue(Time now, Decisions& out);
 
   GpuId id_;
@@ -63,6 +64,7 @@ class Gpu {
   Residency residency_;
   std::unique_ptr<ComputeEngine> engine_;
   bool scheduling_ = true;
+  std::vector<Client*> unscheduled_;  // became ready in this step, while scheduling is off
   int wanting_ = 0;
   std::uint64_t next_share_ = 1;
   std::map<ClientId, Client*> clients_;

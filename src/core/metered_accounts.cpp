@@ -134,7 +134,7 @@ void MeteredEngine::deactivate(Share& share) {
 
 // A client that stops and wants more at the same moment was never idle: looked at in decide().
 void MeteredEngine::deactivate_idle() {
-  for (Share* share : std::exchange(maybe_idle_, {})) {
+  for (const auto& [seq, share] : std::exchange(maybe_idle_, {})) {
     if (share->wanting == 0 && share->meter.active) deactivate(*share);
   }
 }

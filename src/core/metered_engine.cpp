@@ -69,8 +69,8 @@ void MeteredEngine::attach(Share& share, Time now) {
 }
 
 void MeteredEngine::detach(Share& share) {
-  relimited_.erase(&share);
-  maybe_idle_.erase(&share);
+  relimited_.erase({share.seq, &share});
+  maybe_idle_.erase({share.seq, &share});
   if (share.meter.active) deactivate(share);
 }
 
@@ -90,7 +90,7 @@ void MeteredEngine::after_limits_change(Share& share, Time) {
     if (share.limited()) note_allowance(share);
     enqueue_if_runnable(share);
   }
-  if (!share.held.empty()) relimited_.insert(&share);
+  if (!share.held.empty()) relimited_.emplace(share.seq, &share);
 }
 
 void MeteredEngine::make_ready(Client& client, Time now) {
@@ -111,7 +111,7 @@ void MeteredEngine::make_unready(Client& client, Time now) {
   leave_ready(client);
   duty_sum_ppm_ -= client.duty_ppm;
   if (share.ready.empty()) dequeue(share);
-  maybe_idle_.insert(&share);
+  maybe_idle_.emplace(share.seq, &share);
 }
 
 void MeteredEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
@@ -146,7 +146,7 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
   running_.erase({client.grant_seq, &client});
   leave_running(client);
   duty_sum_ppm_ -= client.duty_ppm;
-  maybe_idle_.insert(&share);
+  maybe_idle_.emplace(share.seq, &share);
   enqueue_if_runnable(share);
 }
 
@@ -268,7 +268,7 @@ void MeteredEngine::decide(Time now, Decisions& out) {
   deactivate_idle();
   apply_load();
   resume_refilled();
-  for (Share* share : std::exchange(relimited_, {})) {
+  for (const auto& [seq, share] : std::exchange(relimited_, {})) {
     while (!share->held.empty()) {
       stop(*share->held.begin()->second, {.why = Why::LimitsChanged}, now, out);
     }

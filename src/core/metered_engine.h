@@ -55,9 +55,6 @@ class MeteredEngine final : public ComputeEngine {
 
     bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
   };
-  struct BySeq {
-    bool operator()(const Share* a, const Share* b) const { return a->seq < b->seq; }
-  };
 
   void catch_up(Time now);
   void apply_load();
@@ -118,8 +115,8 @@ class MeteredEngine final : public ComputeEngine {
   std::array<Level, kLevels> levels_;
   std::set<std::tuple<Fixed, std::uint64_t, Share*>> throttled_;
   ClientOrder running_;  // Running, by grant
-  std::set<Share*, BySeq> relimited_;
-  std::set<Share*, BySeq> maybe_idle_;
+  ShareOrder relimited_;
+  ShareOrder maybe_idle_;
 };
 
 }  // namespace nvshare::core

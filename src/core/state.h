@@ -46,9 +46,12 @@ enum class Phase {
 };
 
 struct Client;
+struct Share;
 
-// Orders by a sequence number first, so that pointers never decide.
+// Order by a sequence number first, so that pointers never decide. The number is in the node: what
+// it belongs to is not touched on the way.
 using ClientOrder = std::set<std::pair<std::uint64_t, Client*>>;
+using ShareOrder = std::set<std::pair<std::uint64_t, Share*>>;
 
 // Account of the window policies.
 struct WindowAccount {

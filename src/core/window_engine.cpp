@@ -98,7 +98,7 @@ void WindowEngine::enter_window(Share& share) const {
 void WindowEngine::start_window(Time start, std::int64_t steps) {
   window_start_ = start;
   window_no_ += steps;
-  for (Share* share : running_shares_) {
+  for (const auto& [seq, share] : running_shares_) {
     settle(*share);
     enter_window(*share);
     index(*share);
@@ -134,7 +134,7 @@ void WindowEngine::throttle(Share& share, Time now) {
   unindex(share);
   share.window.throttled = true;
   if (!share.first_throttle) share.first_throttle = now;
-  throttled_.insert(&share);
+  throttled_.emplace(share.seq, &share);
   if (share.wanting > 0) --active_with_quota_;
   for (const auto& entry : share.ready) eligible_.erase(entry);
 }
@@ -151,12 +151,13 @@ void WindowEngine::unthrottle_if_possible(Share& share) {
   enter_window(share);
   const auto quota = quota_of(share);
   if (quota && share.window.used >= *quota) return;
-  throttled_.erase(&share);
+  throttled_.erase({share.seq, &share});
   unthrottle(share);
 }
 
 void WindowEngine::unthrottle_where_possible() {
-  for (auto it = throttled_.begin(); it != throttled_.end();) unthrottle_if_possible(**it++);
+  for (auto it = throttled_.begin(); it != throttled_.end();)
+    unthrottle_if_possible(*(it++)->second);
 }
 
 // Quotas that end at this very moment count as spent, also when a window ends with them.
@@ -164,7 +165,7 @@ void WindowEngine::collect_exhausted(Time now) {
   while (!exhaustion_.empty() && std::get<0>(*exhaustion_.begin()) <= clock_) {
     Share* share = std::get<2>(*exhaustion_.begin());
     throttle(*share, now);
-    newly_exhausted_.insert(share);
+    newly_exhausted_.emplace(share->seq, share);
   }
 }
 
@@ -178,9 +179,9 @@ void WindowEngine::attach(Share& share, Time now) {
 
 void WindowEngine::detach(Share& share) {
   unindex(share);
-  throttled_.erase(&share);
-  running_shares_.erase(&share);
-  newly_exhausted_.erase(&share);
+  throttled_.erase({share.seq, &share});
+  running_shares_.erase({share.seq, &share});
+  newly_exhausted_.erase({share.seq, &share});
 }
 
 void WindowEngine::before_limits_change(Share& share, Time now) {
@@ -226,7 +227,7 @@ void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisi
   settle(share);
   enter_running(client, next_seq_++, std::nullopt, why, now, out);
   running_clients_.emplace(client.grant_seq, &client);
-  running_shares_.insert(&share);
+  running_shares_.emplace(share.seq, &share);
   ++running_;
   ++slots_;
   index(share);
@@ -256,7 +257,7 @@ void WindowEngine::release(Client& client, Duration, Time now) {
   const int before = share.wanting;
   leave_running(client);
   wanting_changed(share, before);
-  if (share.running == 0) running_shares_.erase(&share);
+  if (share.running == 0) running_shares_.erase({share.seq, &share});
   index(share);
 }
 
@@ -280,16 +281,16 @@ void WindowEngine::apply_load() {
     load_ = load_changed_;
     return;
   }
-  for (Share* share : running_shares_) settle(*share);
+  for (const auto& [seq, share] : running_shares_) settle(*share);
   load_ = load_changed_;
   rules_ = rules;
   unthrottle_where_possible();
-  for (Share* share : running_shares_) index(*share);
+  for (const auto& [seq, share] : running_shares_) index(*share);
 }
 
 void WindowEngine::drop_exhausted(Time now, Decisions& out) {
   collect_exhausted(now);
-  for (Share* share : std::exchange(newly_exhausted_, {})) {
+  for (const auto& [seq, share] : std::exchange(newly_exhausted_, {})) {
     const Reason why{.why = Why::BudgetSpent,
                      .used = from_fixed(share->window.used),
                      .quota = from_fixed(quota_of(*share).value_or(0)),

@@ -36,10 +36,6 @@ class WindowEngine final : public ComputeEngine {
   Reason explain(const Client& client, Time now) const override;
 
  private:
-  struct BySeq {
-    bool operator()(const Share* a, const Share* b) const { return a->seq < b->seq; }
-  };
-
   Time window_end() const { return window_start_ + config_.window; }
   std::optional<Fixed> quota_of(const Share& share) const;
   Fixed billed_until_now(const Share& share) const;
@@ -83,10 +79,10 @@ class WindowEngine final : public ComputeEngine {
   int active_with_quota_ = 0;
   ClientOrder eligible_;         // ready, and their tenants have quota left
   ClientOrder running_clients_;  // Running, by grant
-  std::set<Share*, BySeq> running_shares_;
-  std::set<Share*, BySeq> throttled_;
+  ShareOrder running_shares_;
+  ShareOrder throttled_;
   std::set<std::tuple<Fixed, std::uint64_t, Share*>> exhaustion_;
-  std::set<Share*, BySeq> newly_exhausted_;
+  ShareOrder newly_exhausted_;
 };
 
 }  // namespace nvshare::core
