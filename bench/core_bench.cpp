@@ -289,6 +289,7 @@ int main(int argc, char** argv) {
   std::string mixed = "--benchmark_enable_random_interleaving=true";
   if (check) arguments.insert(arguments.begin() + 1, {repetitions.data(), mixed.data()});
   int count = static_cast<int>(arguments.size());
+  benchmark::AddCustomContext("command", "tools/bench.sh BUILD_DIR --record");
   benchmark::Initialize(&count, arguments.data());
   if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
   Quickest reporter;

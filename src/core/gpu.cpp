@@ -71,7 +71,7 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
       if (!can_run) engine_->make_unready(client, now);
       break;
     case Phase::Off:
-      if (can_run) engine_->make_ready(client, now);
+      if (can_run) make_ready(client, now);
       break;
   }
   const bool on_its_way =
@@ -82,6 +82,11 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
     residency_.dequeue(client);
     residency_.update(client, now, out);
   }
+}
+
+void Gpu::make_ready(Client& client, Time now) {
+  engine_->make_ready(client, now);
+  if (!scheduling_) unscheduled_.push_back(&client);
 }
 
 void Gpu::work_requested(Client& client, Time now, Decisions& out) {
@@ -144,6 +149,7 @@ void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
     const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
     if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
+    if (!on && client->phase == Phase::Ready) unscheduled_.push_back(client);
   }
   engine_->set_billing(on, now);
   if (!on) return;
@@ -192,7 +198,7 @@ void Gpu::finish(Time now, Decisions& out) {
   if (scheduling_) {
     engine_->decide(now, out);
   } else {
-    for (const auto& [id, client] : clients_) {
+    for (Client* client : std::exchange(unscheduled_, {})) {
       if (client->phase == Phase::Ready) {
         engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
       }

@@ -54,6 +54,7 @@ class Gpu {
 
  private:
   void place(Client& client, Time now, Decisions& out);
+  void make_ready(Client& client, Time now);
   void want(Client& client, bool wants, Time now);
   void make_room(Time now, Decisions& out);
   void note_drops();
@@ -65,6 +66,7 @@ class Gpu {
   Residency residency_;
   std::unique_ptr<ComputeEngine> engine_;
   bool scheduling_ = true;
+  std::vector<Client*> unscheduled_;  // became ready in this step, while scheduling is off
   int wanting_ = 0;
   std::uint64_t next_share_ = 1;
   std::map<ClientId, Client*> clients_;
