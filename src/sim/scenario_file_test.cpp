@@ -133,15 +133,27 @@ workload = "silent"
 [[client]]
 name = "i"
 workload = "idle"
+[[client]]
+name = "p"
+workload = "phases"
+phases = [{ kind = "fine", lasts = "1s" }, { kind = "long-kernels", lasts = "1s" }]
+[[client]]
+name = "q"
+workload = "phases"
+phases = [{ kind = "fine", lasts = "1s" }, { kind = "idle", lasts = "1s" }]
 )");
   EXPECT_EQ(s.clients[0].work.kernel, 10us);
+  EXPECT_EQ(s.clients[0].work.kind, WorkloadKind::Saturating);
   EXPECT_EQ(s.clients[1].work.kernel, 200ms);
+  EXPECT_EQ(s.clients[1].work.kind, WorkloadKind::Saturating);
   EXPECT_EQ(s.clients[2].work.burst, 60ms);
   EXPECT_EQ(s.clients[2].work.gap, 40ms);
   ASSERT_EQ(s.clients[2].memory.size(), 1u);
   EXPECT_EQ(s.clients[2].memory[0].allocated, gib(12));
   EXPECT_EQ(s.clients[3].work.kind, WorkloadKind::Silent);
   EXPECT_EQ(s.clients[4].work.kind, WorkloadKind::Idle);
+  EXPECT_EQ(s.clients[5].work.kernel, 200ms) << "the longest of its phases";
+  EXPECT_EQ(s.clients[6].work.kernel, 10us);
 }
 
 TEST(ParseScenario, ReportsEverythingAtOnceWithItsPlace) {
