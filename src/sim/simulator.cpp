@@ -28,9 +28,12 @@ struct Timed {
   std::size_t process = 0;
   std::size_t step = 0;
 
-  // The earliest is on top of a std::priority_queue, ties in the order in which they were made.
+  // The earliest is on top of a std::priority_queue. At one moment those who leave come first, so
+  // that who arrives finds their place free; then the order in which they were made.
   bool operator<(const Timed& other) const {
-    return std::tie(other.at, other.seq) < std::tie(at, seq);
+    const bool stays = what != Happening::Leaves;
+    const bool other_stays = other.what != Happening::Leaves;
+    return std::tie(other.at, other_stays, other.seq) < std::tie(at, stays, seq);
   }
 };
 
