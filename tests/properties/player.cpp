@@ -141,8 +141,7 @@ void Player::one_thing() {
   }
 }
 
-// --- choices
-// --------------------------------------------------------------------------------------
+// --- choices ----------------------------------------------------------------------------------
 
 // Mostly one that is there.
 ClientId Player::some_client() {
@@ -173,8 +172,7 @@ Duration Player::some_time() {
   return unit * dice_.below(16);
 }
 
-// --- what can happen
-// ------------------------------------------------------------------------------
+// --- what can happen --------------------------------------------------------------------------
 
 void Player::pass_time() {
   now_ += some_time();
@@ -342,8 +340,7 @@ void Player::talk_nonsense() {
   tell(event, dice_.one_in(4) ? now_ - 1us : now_);
 }
 
-// --- good behaviour
-// -------------------------------------------------------------------------------
+// --- good behaviour ---------------------------------------------------------------------------
 
 bool Player::answer_all() {
   std::vector<Event> answers;
