@@ -430,6 +430,7 @@ Result<void> Core::Impl::take(const ConfigChanged& e, Time now, Decisions& out) 
     return Error{"the compute policy and its window cannot change while the scheduler runs"};
   }
   config_ = e.config;
+  for (auto& [id, gpu] : gpus_) gpu.config_changed();
   finish_all(now, out);
   return {};
 }

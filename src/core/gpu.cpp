@@ -31,6 +31,7 @@ void Gpu::remove(Client& client, Time now) {
   Share& share = *client.share;
   want(client, false, now);
   stopping_.erase({client.dropped_at, client.seq, &client});
+  park(client, false, now);
   if (client.phase == Phase::Ready) {
     engine_->make_unready(client, now);
   } else if (client.phase != Phase::Off) {
@@ -48,6 +49,12 @@ void Gpu::want(Client& client, bool wants, Time now) {
   client.wants_work = wants;
   wanting_ += wants ? 1 : -1;
   (wants ? client.wants_since : client.idle_since) = now;
+}
+
+void Gpu::park(Client& client, bool parked, Time now) {
+  if (client.parked == parked) return;
+  client.parked = parked;
+  engine_->park(client, parked, now);
 }
 
 // Puts a client where it belongs, after anything about it has changed.
@@ -71,8 +78,16 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
       if (!can_run) engine_->make_unready(client, now);
       break;
     case Phase::Off:
-      if (can_run) make_ready(client, now);
+      if (can_run) {
+        park(client, false, now);
+        engine_->make_ready(client, now);
+      }
       break;
+  }
+  park(client, should_run && !client.complete(), now);
+  if (client.phase == Phase::Ready && !scheduling_) {
+    engine_->grant_now(client, {.why = Why::SchedulingOff}, now, out);
+    return;
   }
   const bool on_its_way =
       client.outgoing.count == 0 && client.resident + client.incoming == client.demand;
@@ -82,11 +97,6 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
     residency_.dequeue(client);
     residency_.update(client, now, out);
   }
-}
-
-void Gpu::make_ready(Client& client, Time now) {
-  engine_->make_ready(client, now);
-  if (!scheduling_) unscheduled_.push_back(&client);
 }
 
 void Gpu::work_requested(Client& client, Time now, Decisions& out) {
@@ -149,13 +159,13 @@ void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
     const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
     if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
-    if (!on && client->phase == Phase::Ready) unscheduled_.push_back(client);
   }
   engine_->set_billing(on, now);
-  if (!on) return;
   for (const auto& [id, client] : clients_) {
-    if (client->phase == Phase::Running) {
+    if (on && client->phase == Phase::Running) {
       engine_->stop(*client, {.why = Why::ModeChanged}, now, out);
+    } else if (!on && client->phase == Phase::Ready) {
+      engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
     }
   }
 }
@@ -195,15 +205,7 @@ void Gpu::finish(Time now, Decisions& out) {
   note_drops();
   look_for_overdue(now, out);
   make_room(now, out);
-  if (scheduling_) {
-    engine_->decide(now, out);
-  } else {
-    for (Client* client : std::exchange(unscheduled_, {})) {
-      if (client->phase == Phase::Ready) {
-        engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
-      }
-    }
-  }
+  if (scheduling_) engine_->decide(now, out);
   note_drops();
 }
 

@@ -30,8 +30,10 @@ std::string to_text(const Reason& r) {
       return fmt::format("core limit reached: {} used of {}; again {}", to_text(r.used),
                          to_text(r.quota), in_time(r.wait));
     case Why::OverLimit:
-      return fmt::format("has used up its {} % of GPU time ({} ahead); again {}", r.count,
-                         to_text(r.used), in_time(r.wait));
+      return fmt::format(
+          "has used up its {} % of GPU time{}; again {}", r.count,
+          r.used > Duration::zero() ? fmt::format(" ({} ahead)", to_text(r.used)) : "",
+          in_time(r.wait));
     case Why::TenantOverdue:
       return "waits because another of its processes does not stop when told to";
     case Why::Overdue:
@@ -59,6 +61,8 @@ std::string to_text(const Reason& r) {
       return "has work and budget";
     case Why::TurnOver:
       return "its turn is over and others wait";
+    case Why::GivesWay:
+      return "somebody with a better right to the GPU has work again";
     case Why::Rotation:
       return fmt::format("its time slice is over and a waiting client needs {} of memory",
                          to_text(r.bytes));

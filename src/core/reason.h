@@ -30,6 +30,7 @@ enum class Why {
   // Why something was decided.
   HasBudget,
   TurnOver,
+  GivesWay,
   Rotation,       // memory is needed by a waiting client
   LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
   LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give

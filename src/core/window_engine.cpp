@@ -142,8 +142,11 @@ void WindowEngine::throttle(Share& share, Time now) {
   for (const auto& entry : share.ready) eligible_.erase(entry);
 }
 
+// Lets a settled share's ready clients run, if it has quota.
 void WindowEngine::offer(Share& share) {
   if (share.window.throttled || share.overdue > 0) return;
+  const auto quota = quota_of(share);
+  if (quota && share.window.used >= *quota) return throttle(share, clock_at_);
   eligible_.insert(share.ready.begin(), share.ready.end());
 }
 
