@@ -13,7 +13,7 @@ std::string table(const Snapshot& snapshot, const std::string& version);
 // "GPU 0: NAME (UUID: GPU-...)", a line for each device.
 std::string list(const Snapshot& snapshot);
 
-// Everything, on one line; what is not known is null. docs/softgpu-nvml.md has the members.
+// Everything, on one line; what is not known is null. docs/softgpu.md has the members.
 std::string json(const Snapshot& snapshot);
 
 }  // namespace nvshare::smi
