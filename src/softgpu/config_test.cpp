@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <map>
 
 namespace nvshare::softgpu {
@@ -55,9 +57,10 @@ TEST(SoftgpuConfig, SaysWhereAFileIsWrong) {
             "f:2:1: sliec: unknown key; did you mean 'slice'?");
   EXPECT_EQ(parse_config("count = 9\n", "f").error().message,
             "f:1:9: count: '9' is not a whole number from 1 to 8");
-  EXPECT_EQ(parse_config("count = 9\nmemory = 1.5\n", "f").error().message,
-            "f:1:9: count: '9' is not a whole number from 1 to 8; "
-            "f:2:10: memory: is a number with a fraction, not a text, a whole number, true or false");
+  EXPECT_EQ(
+      parse_config("count = 9\nmemory = 1.5\n", "f").error().message,
+      "f:1:9: count: '9' is not a whole number from 1 to 8; "
+      "f:2:10: memory: is a number with a fraction, not a text, a whole number, true or false");
   EXPECT_FALSE(parse_config("count = [1]\n", "f"));
   EXPECT_FALSE(parse_config("count =", "f"));
 }
@@ -76,6 +79,16 @@ TEST(SoftgpuConfig, EverySettingGivesBackWhatItTakes) {
   ASSERT_TRUE(memory->value.set(config, "1073741825"));
   EXPECT_EQ(memory->value.get(config), "1073741825");
   EXPECT_EQ(find_setting("speed"), nullptr);
+}
+
+TEST(SoftgpuConfig, ThePageShowsEverySetting) {
+  std::ifstream file(NVSHARE_SOFTGPU_PAGE);
+  ASSERT_TRUE(file.good());
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  const std::string table = page.substr(page.find("\n| setting |"));
+  for (const Setting& setting : settings()) {
+    EXPECT_NE(table.find("`" + std::string(setting.key) + "`"), std::string::npos) << setting.key;
+  }
 }
 
 TEST(SoftgpuConfig, ACardHasAName) {
