@@ -68,7 +68,11 @@ TEST(Metered, PairsGetTheirLimitsInEveryMix) {
                         {50, 100, 50, 50}, {80, 80, 50, 50},       {10, 90, 10, 90},
                         {75, 100, 75, 25}, {50, 60, 45.45, 54.55}, {90, 60, 60, 40},
                         {1, 100, 1, 99},   {100, 100, 50, 50},     {99, 100, 95, 5}};
+#ifdef NVSHARE_UNDER_SANITIZER  // the arithmetic is the same and takes ten times as long
+  const Model saturated[] = {kModels[0], kModels[3]};
+#else
   const Model saturated[] = {kModels[0], kModels[1], kModels[2], kModels[3]};
+#endif
   for (const Pair& pair : pairs) {
     for (const Model& first : saturated) {
       for (const Model& second : saturated) {
