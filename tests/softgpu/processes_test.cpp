@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -42,26 +43,48 @@ std::string soon() {
   return std::to_string(now.tv_sec * 1'000'000'000 + now.tv_nsec + 100'000'000);
 }
 
-// `count` processes queue the same amount of work at the same time. With equal shares all of them
-// end together, after `count` times what one takes alone (and the switches).
-void expect_equal_shares(int count) {
-  constexpr double kAlone = 300 * 1.002;  // milliseconds; a kernel takes 2 us by itself
+struct Busy {
+  double elapsed = 0;  // milliseconds
+  double cpu = 0;
+};
+
+// `count` processes queue the same amount of work at the same time.
+std::vector<Busy> busy_together(int count) {
   std::vector<Child> children;
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < count; ++i) {
     children.emplace_back(std::vector<std::string>{"busy", "1000000", "300"});
-  for (Child& child : children) ASSERT_EQ(child.line(), "ready");
+  }
+  for (Child& child : children) EXPECT_EQ(child.line(), "ready");
   const std::string begin = soon();
   for (Child& child : children) child.go(begin);
-  const double expected = kAlone * count * (count > 1 ? 2050.0 / 2000 : 1);
+  std::vector<Busy> all;
   for (Child& child : children) {
-    std::istringstream said(child.line());
-    double elapsed = 0;
-    double cpu = 0;
-    said >> elapsed >> cpu;
-    EXPECT_NEAR(elapsed, expected, expected * 0.02) << count;
-    // Time passes without burning CPU, apart from what starting takes (more under a sanitizer).
-    EXPECT_LT(cpu, 150 + elapsed * 0.2);
+    Busy& one = all.emplace_back();
+    std::istringstream(child.line()) >> one.elapsed >> one.cpu;
     EXPECT_EQ(child.finish(), 0);
+  }
+  return all;
+}
+
+// With equal shares all of them end together, after `count` times what one takes alone (and the
+// switches). A machine too busy to let them begin together spoils an attempt, not all of them.
+void expect_equal_shares(int count) {
+  constexpr double kAlone = 300 * 1.002;  // milliseconds; a kernel takes 2 us by itself
+  constexpr int kAttempts = 4;
+  const double expected = kAlone * count * (count > 1 ? 2050.0 / 2000 : 1);
+  std::vector<Busy> all;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    all = busy_together(count);
+    if (std::all_of(all.begin(), all.end(), [&](const Busy& one) {
+          return std::abs(one.elapsed - expected) <= expected * 0.02;
+        })) {
+      break;
+    }
+  }
+  for (const Busy& one : all) {
+    EXPECT_NEAR(one.elapsed, expected, expected * 0.02) << count;
+    // Time passes without burning CPU, apart from what starting takes (more under a sanitizer).
+    EXPECT_LT(one.cpu, 150 + one.elapsed * 0.2);
   }
 }
 

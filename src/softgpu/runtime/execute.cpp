@@ -264,6 +264,16 @@ bool value_is_there(std::uint64_t value, std::uint64_t wanted, unsigned flags, b
   }
 }
 
+// A value that the program, or another device, may change at this moment; its address is aligned.
+// False: it is not mapped for the device.
+bool read_value(Runtime& rt, int device, std::uint64_t address, bool wide, std::uint64_t& value) {
+  if (is_unsafe(rt, address)) return device_read(rt, device, address, &value, wide ? 8 : 4);
+  if (!rt.addresses.device_can(address, wide ? 8 : 4, false, device)) return false;
+  value = wide ? __atomic_load_n(reinterpret_cast<const std::uint64_t*>(address), __ATOMIC_ACQUIRE)
+               : __atomic_load_n(reinterpret_cast<const std::uint32_t*>(address), __ATOMIC_ACQUIRE);
+  return true;
+}
+
 Op wait_value_op(int device, const CUstreamBatchMemOpParams& params, bool wide) {
   Op op;
   op.work = Work::kHost;
@@ -271,7 +281,7 @@ Op wait_value_op(int device, const CUstreamBatchMemOpParams& params, bool wide) 
   op.ready = [device, wait, wide](Runtime& rt) {
     std::uint64_t value = 0;
     // What is not mapped any more will never change.
-    if (!device_read(rt, device, wait.address, &value, wide ? 8 : 4)) return true;
+    if (!read_value(rt, device, wait.address, wide, value)) return true;
     return value_is_there(value, wide ? wait.value64 : wait.value, wait.flags, wide);
   };
   return op;

@@ -1,5 +1,7 @@
 // Waiting for and writing values in stream order.
 
+#include <atomic>
+
 #include "fixtures.h"
 #include "sections.h"
 
@@ -15,6 +17,8 @@ void single(Run& run) {
   const CUdeviceptr pinned = pinned_memory_on_device(run, 4096, &host);
   if (host == nullptr) return;
   auto* words = static_cast<volatile uint32_t*>(host);
+  // What the device looks at meanwhile.
+  std::atomic_ref<uint32_t> watched(static_cast<uint32_t*>(host)[2]);
   const CUdeviceptr device = device_memory(run, kMiB);
   fill(run, device, 0, 64);
   for (int i = 0; i < 8; ++i) words[i] = 0;
@@ -28,12 +32,12 @@ void single(Run& run) {
   CALL(cuStreamWaitValue32_v2, stream, pinned + 8, 3, CU_STREAM_WAIT_VALUE_GEQ);
   CALL(cuStreamWriteValue32_v2, stream, device, 77, CU_STREAM_WRITE_VALUE_DEFAULT);
   CALL(cuStreamQuery, stream);
-  words[2] = 2;
+  watched = 2;
   CALL(cuStreamQuery, stream);
-  words[2] = 4;
+  watched = 4;
   CALL(cuStreamSynchronize, stream);
   run.value("written behind the wait", all_words(run, device, 77, 1));
-  words[2] = 6;
+  watched = 6;
   CALL(cuStreamWaitValue32_v2, stream, pinned + 8, 6, CU_STREAM_WAIT_VALUE_EQ);
   CALL(cuStreamWaitValue32_v2, stream, pinned + 8, 2, CU_STREAM_WAIT_VALUE_AND);
   CALL(cuStreamWaitValue32_v2, stream, pinned + 8, 1, CU_STREAM_WAIT_VALUE_NOR);
