@@ -9,12 +9,22 @@ namespace {
 constexpr double kMostTimes = 3;
 constexpr double kMostSeconds = 10;
 
+// Old and new versions of the library name it differently.
+template <typename Run>
+bool failed(const Run& run) {
+  if constexpr (requires { run.error_occurred; }) {
+    return run.error_occurred;
+  } else {
+    return static_cast<int>(run.skipped) != 0;
+  }
+}
+
 }  // namespace
 
 void Quickest::ReportRuns(const std::vector<Run>& runs) {
   ConsoleReporter::ReportRuns(runs);
   for (const Run& run : runs) {
-    if (run.run_type != Run::RT_Iteration || run.error_occurred) continue;
+    if (run.run_type != Run::RT_Iteration || failed(run)) continue;
     const auto events = run.counters.find("events");
     const double each = events == run.counters.end() ? 1 : events->second.value;
     const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations) / each;
