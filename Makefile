@@ -1,7 +1,7 @@
 # A thin door to CMake. `make demo` and `make test` do all the set-up a fresh Debian 12 machine needs.
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup build demo test bench asan tsan fuzz format check-format clean
+.PHONY: help setup build demo test bench asan tsan fuzz format check-format tidy clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -36,6 +36,9 @@ fuzz:            ## run the fuzz targets for a bounded time (FUZZ_SECONDS each, 
 
 format:          ## format the sources
 	@git ls-files -co --exclude-standard '*.cpp' '*.h' | xargs -r clang-format-14 -i
+
+tidy: build      ## look for defects in the core with clang-tidy (slow)
+	@git ls-files 'src/base/*.cpp' 'src/core/*.cpp' | grep -v _test | xargs clang-tidy -p build/dev --quiet
 
 check-format:    ## fail when a source file is not formatted
 	@git ls-files -co --exclude-standard '*.cpp' '*.h' | xargs -r clang-format-14 --dry-run --Werror

@@ -82,7 +82,12 @@ std::string usage(std::string_view program, const CommandSpec& spec) {
 
 std::optional<std::string> Arguments::value(std::string_view option) const {
   const auto at = options_.find(std::string(option));
-  return at == options_.end() ? std::nullopt : std::optional(at->second);
+  return at == options_.end() ? std::nullopt : std::optional(at->second.back());
+}
+
+std::vector<std::string> Arguments::values(std::string_view option) const {
+  const auto at = options_.find(std::string(option));
+  return at == options_.end() ? std::vector<std::string>{} : at->second;
 }
 
 Result<Arguments> parse(const CommandSpec& spec, const std::vector<std::string>& words) {
@@ -110,7 +115,7 @@ Result<Arguments> parse(const CommandSpec& spec, const std::vector<std::string>&
       }
       named->value = words[++i];
     }
-    given.options_[std::string(named->option.name)] = named->value.value_or("");
+    given.options_[std::string(named->option.name)].push_back(named->value.value_or(""));
   }
   if (given.has("help")) return given;
   if (const auto counted = check_count(spec, given.positionals_); !counted) return counted.error();

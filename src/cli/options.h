@@ -42,11 +42,13 @@ class Arguments {
   bool has(std::string_view option) const { return options_.contains(std::string(option)); }
   // The last one counts. Nothing when it was not given.
   std::optional<std::string> value(std::string_view option) const;
+  // All of them, in their order: for an option that may be given several times.
+  std::vector<std::string> values(std::string_view option) const;
   const std::vector<std::string>& positionals() const { return positionals_; }
 
  private:
   friend Result<Arguments> parse(const CommandSpec& spec, const std::vector<std::string>& words);
-  std::map<std::string, std::string> options_;
+  std::map<std::string, std::vector<std::string>> options_;
   std::vector<std::string> positionals_;
 };
 

@@ -125,11 +125,22 @@ TEST(SimCommand, ListsEveryErrorAndPlaysNothing) {
                 "nvshare sim: --lasts: '3' has no known unit (examples: 10ms, 2s, 1h)\n");
 }
 
-TEST(SimCommand, SaysWhyTheCoreRefusesAScenario) {
+TEST(SimCommand, PlaysNothingOfAScenarioThatCannotHaveItsMemory) {
   const TempFile file("[[client]]\nname = \"A\"\nmemory_limit = \"1Gi\"\nmemory = \"2Gi\"\n");
   const Outcome outcome = sim({file.path()});
+  EXPECT_EQ(outcome.code, kBadInput);
+  EXPECT_EQ(outcome.err,
+            file.path() + ":4:10: client.memory: 2GiB is more than its memory_limit of 1GiB\n");
+}
+
+// Where the core places them only playing can tell; two on one GPU are one too many.
+TEST(SimCommand, SaysWhyTheCoreRefusesAScenario) {
+  const TempFile file(
+      "[config]\nreserve_per_process = \"4Gi\"\n[[gpu]]\ncount = 2\n"
+      "[[client]]\nname = \"A\"\nmemory = \"10Gi\"\nprocesses = 3\n");
+  const Outcome outcome = sim({file.path()});
   EXPECT_EQ(outcome.code, kFailed);
-  EXPECT_TRUE(contains(outcome.err, "client A does not get its memory")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "client A/3 does not get its memory")) << outcome.err;
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/suggest.h"
+#include "config/exact_text.h"
 
 namespace nvshare::config {
 namespace {
@@ -39,29 +40,6 @@ Choices<core::QuantumMode> choices_of() {
 template <>
 Choices<bool> choices_of() {
   return {{"true", true}, {"false", false}};
-}
-
-// The largest unit in which the count is whole.
-std::string whole(std::int64_t count,
-                  std::span<const std::pair<std::string_view, std::int64_t>> units) {
-  for (const auto& [name, scale] : units) {
-    if (count % scale == 0) return fmt::format("{}{}", count / scale, name);
-  }
-  return fmt::format("{}", count);
-}
-
-std::string exact_text(Duration value) {
-  static constexpr std::array<std::pair<std::string_view, std::int64_t>, 4> kUnits{
-      {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}, {"ns", 1}}};
-  return whole(value.count(), kUnits);
-}
-
-std::string exact_text(Bytes value) {
-  static constexpr std::array<std::pair<std::string_view, std::int64_t>, 3> kUnits{
-      {{"Gi", std::int64_t{1} << 30},
-       {"Mi", std::int64_t{1} << 20},
-       {"Ki", std::int64_t{1} << 10}}};
-  return value.count == 0 ? "0" : whole(value.count, kUnits);
 }
 
 std::string exact_text(int value) {

@@ -21,10 +21,12 @@ class ComputeEngine {
   virtual void attach(Share& share, Time now) = 0;
   virtual void detach(Share& share) = 0;  // has no clients
   virtual void before_limits_change(Share& share, Time now) = 0;
-  virtual void after_limits_change(Share& share, Time now) = 0;
+  virtual void after_limits_change(Share& share, bool cores_changed, Time now) = 0;
 
   virtual void make_ready(Client& client, Time now) = 0;    // Off -> Ready
   virtual void make_unready(Client& client, Time now) = 0;  // Ready -> Off
+  // The client has work and waits for its memory, or does so no longer. It is Off.
+  virtual void park(Client& client, bool parked, Time now) = 0;
   // Running -> Stopping. The drop is put into `out`.
   virtual void stop(Client& client, const Reason& why, Time now, Decisions& out) = 0;
   virtual void mark_overdue(Client& client, Time now) = 0;  // Stopping -> Overdue

@@ -242,6 +242,7 @@ Result<void> Core::Impl::take(const TenantRemoved& e, Time, Decisions&) {
   if (tenant->clients > 0) {
     return Error{fmt::format("tenant {} still has {} clients", e.tenant.value, tenant->clients)};
   }
+  for (auto& [id, gpu] : gpus_) gpu.forget(e.tenant);
   tenants_.erase(e.tenant);
   return {};
 }
@@ -250,9 +251,12 @@ Result<void> Core::Impl::take(const LimitsChanged& e, Time now, Decisions& out) 
   Tenant* tenant = find_tenant(e.tenant);
   if (tenant == nullptr) return unknown("tenant", e.tenant.value);
   if (auto bad = bad_limits(e.limits)) return *bad;
+  if (tenant->limits == e.limits) return {};
+  const int cores_before = tenant->limits.core_percent;
   for (auto& [id, gpu] : gpus_) gpu.limits_will_change(e.tenant, now);
   tenant->limits = e.limits;
-  for (auto& [id, gpu] : gpus_) gpu.limits_have_changed(e.tenant, now);
+  const bool restart = cores_before != e.limits.core_percent;
+  for (auto& [id, gpu] : gpus_) gpu.limits_have_changed(e.tenant, restart, now);
   finish_all(now, out);
   return {};
 }
@@ -292,7 +296,7 @@ Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   client.tenant = tenant;
   ++tenant->clients;
   gpu->add(client, now);
-  out.push_back({Place{client.id, gpu_id}, {.why = Why::LeastLoaded}});
+  out.push_back({Place{client.id, gpu_id}, {.why = e.gpu ? Why::Asked : Why::LeastLoaded}});
   finish(*gpu, now, out);
   return {};
 }
@@ -426,6 +430,7 @@ Result<void> Core::Impl::take(const ConfigChanged& e, Time now, Decisions& out) 
     return Error{"the compute policy and its window cannot change while the scheduler runs"};
   }
   config_ = e.config;
+  for (auto& [id, gpu] : gpus_) gpu.config_changed();
   finish_all(now, out);
   return {};
 }

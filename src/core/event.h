@@ -92,7 +92,8 @@ struct MemoryMoved {
   Bytes resident{};
   Duration took{};
 };
-// SCHED_ON, SCHED_OFF: while off, everyone who asks may run and nothing is billed or moved.
+// SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
+// billed. Memory still takes turns: what is not there cannot run.
 struct SchedulingSwitched {
   bool on = true;
 };

@@ -31,6 +31,7 @@ void Gpu::remove(Client& client, Time now) {
   Share& share = *client.share;
   want(client, false, now);
   stopping_.erase({client.dropped_at, client.seq, &client});
+  park(client, false, now);
   if (client.phase == Phase::Ready) {
     engine_->make_unready(client, now);
   } else if (client.phase != Phase::Off) {
@@ -40,10 +41,7 @@ void Gpu::remove(Client& client, Time now) {
   residency_.leave(client);
   share.allocated -= client.demand;
   clients_.erase(client.id);
-  if (--share.clients == 0) {
-    engine_->detach(share);
-    shares_.erase(share.tenant->id);
-  }
+  --share.clients;  // the account stays: a new process does not start with a clean slate
 }
 
 void Gpu::want(Client& client, bool wants, Time now) {
@@ -53,9 +51,15 @@ void Gpu::want(Client& client, bool wants, Time now) {
   (wants ? client.wants_since : client.idle_since) = now;
 }
 
+void Gpu::park(Client& client, bool parked, Time now) {
+  if (client.parked == parked) return;
+  client.parked = parked;
+  engine_->park(client, parked, now);
+}
+
 // Puts a client where it belongs, after anything about it has changed.
 void Gpu::place(Client& client, Time now, Decisions& out) {
-  residency_.update(client, out);
+  residency_.update(client, now, out);
   const bool should_run = client.wants_work && !client.tenant->paused;
   const bool can_run = should_run && client.complete();
   switch (client.phase) {
@@ -74,8 +78,16 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
       if (!can_run) engine_->make_unready(client, now);
       break;
     case Phase::Off:
-      if (can_run) make_ready(client, now);
+      if (can_run) {
+        park(client, false, now);
+        engine_->make_ready(client, now);
+      }
       break;
+  }
+  park(client, should_run && !client.complete(), now);
+  if (client.phase == Phase::Ready && !scheduling_) {
+    engine_->grant_now(client, {.why = Why::SchedulingOff}, now, out);
+    return;
   }
   const bool on_its_way =
       client.outgoing.count == 0 && client.resident + client.incoming == client.demand;
@@ -83,13 +95,8 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
     residency_.enqueue(client, now, out);
   } else if (!should_run) {
     residency_.dequeue(client);
-    residency_.update(client, out);
+    residency_.update(client, now, out);
   }
-}
-
-void Gpu::make_ready(Client& client, Time now) {
-  engine_->make_ready(client, now);
-  if (!scheduling_) unscheduled_.push_back(&client);
 }
 
 void Gpu::work_requested(Client& client, Time now, Decisions& out) {
@@ -102,6 +109,13 @@ void Gpu::released(Client& client, Duration used, bool more_work, Time now, Deci
   engine_->release(client, used, now);
   want(client, more_work, now);
   place(client, now, out);
+}
+
+void Gpu::forget(TenantId tenant) {
+  const auto it = shares_.find(tenant);
+  if (it == shares_.end()) return;
+  engine_->detach(it->second);
+  shares_.erase(it);
 }
 
 void Gpu::usage(Client& client, Duration used, Time now) {
@@ -125,9 +139,9 @@ void Gpu::limits_will_change(TenantId tenant, Time now) {
   if (it != shares_.end()) engine_->before_limits_change(it->second, now);
 }
 
-void Gpu::limits_have_changed(TenantId tenant, Time now) {
+void Gpu::limits_have_changed(TenantId tenant, bool cores_changed, Time now) {
   const auto it = shares_.find(tenant);
-  if (it != shares_.end()) engine_->after_limits_change(it->second, now);
+  if (it != shares_.end()) engine_->after_limits_change(it->second, cores_changed, now);
 }
 
 void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
@@ -145,13 +159,13 @@ void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
     const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
     if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
-    if (!on && client->phase == Phase::Ready) unscheduled_.push_back(client);
   }
   engine_->set_billing(on, now);
-  if (!on) return;
   for (const auto& [id, client] : clients_) {
-    if (client->phase == Phase::Running) {
+    if (on && client->phase == Phase::Running) {
       engine_->stop(*client, {.why = Why::ModeChanged}, now, out);
+    } else if (!on && client->phase == Phase::Ready) {
+      engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
     }
   }
 }
@@ -191,15 +205,7 @@ void Gpu::finish(Time now, Decisions& out) {
   note_drops();
   look_for_overdue(now, out);
   make_room(now, out);
-  if (scheduling_) {
-    engine_->decide(now, out);
-  } else {
-    for (Client* client : std::exchange(unscheduled_, {})) {
-      if (client->phase == Phase::Ready) {
-        engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
-      }
-    }
-  }
+  if (scheduling_) engine_->decide(now, out);
   note_drops();
 }
 

@@ -33,13 +33,16 @@ class Gpu {
   void remove(Client& client, Time now);
   void work_requested(Client& client, Time now, Decisions& out);
   void released(Client& client, Duration used, bool more_work, Time now, Decisions& out);
+  // The tenant is gone for good; it has no clients.
+  void forget(TenantId tenant);
   void usage(Client& client, Duration used, Time now);
   void memory_changed(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
                       Decisions& out);
   void memory_moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out);
+  void config_changed() { residency_.config_changed(); }
   void overhead_measured(Bytes overhead) { residency_.set_overhead(overhead); }
   void limits_will_change(TenantId tenant, Time now);
-  void limits_have_changed(TenantId tenant, Time now);
+  void limits_have_changed(TenantId tenant, bool cores_changed, Time now);
   void pause_changed(TenantId tenant, Time now, Decisions& out);
   void switch_scheduling(bool on, Time now, Decisions& out);
 
@@ -52,7 +55,7 @@ class Gpu {
 
  private:
   void place(Client& client, Time now, Decisions& out);
-  void make_ready(Client& client, Time now);
+  void park(Client& client, bool parked, Time now);
   void want(Client& client, bool wants, Time now);
   void make_room(Time now, Decisions& out);
   void note_drops();
@@ -64,7 +67,6 @@ class Gpu {
   Residency residency_;
   std::unique_ptr<ComputeEngine> engine_;
   bool scheduling_ = true;
-  std::vector<Client*> unscheduled_;  // became ready in this step, while scheduling is off
   int wanting_ = 0;
   std::uint64_t next_share_ = 1;
   std::map<ClientId, Client*> clients_;

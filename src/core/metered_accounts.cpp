@@ -55,6 +55,10 @@ std::int64_t MeteredEngine::virtual_time(const Share& share, Duration used) {
   return used.count() * 100 / share.limit();
 }
 
+Duration MeteredEngine::held_since_bill(const Client& client, Time now) {
+  return now - std::max(client.granted_at, client.billed_at);
+}
+
 void MeteredEngine::add_virtual_time(Share& share, Duration used) {
   const bool queued = share.meter.runnable;
   if (queued) dequeue(share);
@@ -80,12 +84,23 @@ Duration MeteredEngine::best_effort_owed() const {
   return std::min(best_effort_balance_ + refill, config_.turn);
 }
 
-// Having been served is what was owed. Beyond a turn, which long kernels take, it pays ahead.
-void MeteredEngine::charge_best_effort(const Client& client, Duration used) {
-  const Duration overrun = client.budget ? std::max(Duration::zero(), used - config_.turn) : 0ns;
-  const Duration debt = std::min(best_effort_owed(), Duration::zero());
-  best_effort_balance_ = std::max(debt - overrun, -config_.burst_window);
+// Having been served is what was owed. A kernel that went on beyond its turn is paid for in full
+// before best effort goes ahead of limits again.
+void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time now) {
+  Duration overrun = Duration::zero();
+  if (client.phase == Phase::Stopping) {
+    overrun = std::min(used, now - client.dropped_at);
+  } else if (client.budget) {
+    overrun = std::max(overrun, used - config_.turn);
+  }
+  best_effort_balance_ = std::min({best_effort_owed(), Duration::zero(), -overrun});
   best_effort_mark_ = now_;
+}
+
+// How long the tenant has had no limit, in all.
+Duration MeteredEngine::unlimited_time(const Share& share) const {
+  const MeterAccount& account = share.meter;
+  return account.unlimited_before + (share.limited() ? 0ns : now_ - account.unlimited_since);
 }
 
 // The tenants that want the GPU have changed: limits that do not fit shrink in proportion.
@@ -135,8 +150,23 @@ void MeteredEngine::deactivate(Share& share) {
 // A client that stops and wants more at the same moment was never idle: looked at in decide().
 void MeteredEngine::deactivate_idle() {
   for (const auto& [seq, share] : std::exchange(maybe_idle_, {})) {
-    if (share->wanting == 0 && share->meter.active) deactivate(*share);
+    if (share->wanting + share->parked == 0 && share->meter.active) deactivate(*share);
   }
+}
+
+// A tenant whose memory is not there yet goes on earning what it will use when it is. It has not
+// fallen behind by that, or it would keep everybody else waiting.
+void MeteredEngine::park(Client& client, bool parked, Time now) {
+  catch_up(now);
+  Share& share = *client.share;
+  share.parked += parked ? 1 : -1;
+  if (parked && !share.meter.active) activate(share);
+  if (parked) return;
+  maybe_idle_.emplace(share.seq, &share);
+  const bool queued = share.meter.runnable;
+  if (queued) dequeue(share);
+  share.meter.vtime = std::max(share.meter.vtime, lowest_vtime_[tier_of(share)]);
+  if (queued) enqueue_if_runnable(share);
 }
 
 // Moves a settled, active share to or from the throttled ones, as its allowance says.
@@ -200,18 +230,24 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   share.billed += to_fixed(charge);
   const bool queued = account.runnable;
   if (queued) dequeue(share);
-  account.vtime += virtual_time(share, charge - ahead);
+  // Virtual time counts what others went without: a turn that was held and not used as well.
+  const bool in_demand = contended(share) || (client.budget && *client.budget <= config_.turn);
+  const Duration held = in_demand && turns_ ? held_since_bill(client, now) : Duration::zero();
+  account.vtime += virtual_time(share, std::max(charge, held) - ahead);
+  client.billed_at = now;
   if (share.limited()) {
     const Duration before = account.allowance;
-    account.allowance -=
-        std::min(charge, std::max(Duration::zero(), now - account.unlimited_until));
+    // What it did in the part of this grant that had no limit is free.
+    const Duration unlimited = unlimited_time(share) - client.unlimited_mark;
+    client.unlimited_mark += unlimited;
+    account.allowance -= std::max(Duration::zero(), charge - unlimited);
     const Duration overrun = std::min(Duration::zero(), account.allowance);
     if (before > Duration::zero() && config_.carryover_percent < 100) {
       account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
     }
     note_allowance(share);
   } else {
-    charge_best_effort(client, charge);
+    charge_best_effort(client, new_use, now);
   }
   if (queued) enqueue_if_runnable(share);
 }

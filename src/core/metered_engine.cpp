@@ -66,6 +66,7 @@ Share* MeteredEngine::next_to_serve(Time now) const {
 void MeteredEngine::attach(Share& share, Time now) {
   catch_up(now);
   share.meter.idle_since = now;
+  share.meter.unlimited_since = now;
 }
 
 void MeteredEngine::detach(Share& share) {
@@ -78,19 +79,20 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
   catch_up(now);
   dequeue(share);
   if (share.meter.active) deactivate(share);
-  if (!share.limited()) share.meter.unlimited_until = now;
+  if (!share.limited()) share.meter.unlimited_before += now - share.meter.unlimited_since;
 }
 
 // What was used stays used: debt goes over as it is and is paid off at the new rate from now. What
 // was saved goes over as far as the new limit would have let it be saved.
-void MeteredEngine::after_limits_change(Share& share, Time) {
+void MeteredEngine::after_limits_change(Share& share, bool cores_changed, Time) {
   share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
-  if (share.wanting > 0) {
+  share.meter.unlimited_since = now_;
+  if (share.wanting + share.parked > 0) {
     activate(share);
     if (share.limited()) note_allowance(share);
     enqueue_if_runnable(share);
   }
-  if (!share.held.empty()) relimited_.emplace(share.seq, &share);
+  if (cores_changed && !share.held.empty()) relimited_.emplace(share.seq, &share);
 }
 
 void MeteredEngine::make_ready(Client& client, Time now) {
@@ -193,6 +195,21 @@ std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   return holder.granted_at + 2 * *holder.budget + config_.turn;
 }
 
+// Best effort does not finish its turn when somebody with a promise has work again, unless it is
+// owed: short bursts would wait longer than they run. Nor does a tenant finish its turn when one
+// that has had far less of its due comes back.
+bool MeteredEngine::gives_way(const Client& holder) const {
+  const Share* next = next_to_serve(now_);
+  const Share& share = *holder.share;
+  if (next == nullptr || next == &share) return false;
+  if (next->tenant->limits.priority < share.tenant->limits.priority) return false;
+  if (tier_of(*next) != tier_of(share)) return tier_of(*next) == kLimited;
+  const Duration unbilled = held_since_bill(holder, now_) - holder.charged_ahead;
+  const std::int64_t stands =
+      share.meter.vtime + virtual_time(share, std::max(unbilled, Duration::zero()));
+  return next->meter.vtime + 4 * virtual_time(*next, config_.turn) < stands;
+}
+
 Reason MeteredEngine::why_over(const Client& holder) const {
   if (contended(*holder.share) || !holder.budget) return {.why = Why::TurnOver};
   return {.why = Why::BudgetSpent, .used = now_ - holder.granted_at, .quota = *holder.budget};
@@ -215,6 +232,9 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
                           Time now, Decisions& out) {
   Share& share = *client.share;
   share.meter.at_grant = share.meter.allowance;
+  client.unlimited_mark = unlimited_time(share);
+  client.billed_at = now;
+  client.duty_at = now;  // waiting for others says nothing of what it wants
   enter_running(client, next_seq_++, budget, why, now, out);
   running_.emplace(client.grant_seq, &client);
   ++slots_;
@@ -234,7 +254,11 @@ void MeteredEngine::take_turns(Time now, Decisions& out) {
   if (!running_.empty()) {
     Client& holder = *running_.begin()->second;
     const auto end = turn_end(holder);
-    if (end && now >= *end) stop(holder, why_over(holder), now, out);
+    if (end && now >= *end) {
+      stop(holder, why_over(holder), now, out);
+    } else if (gives_way(holder)) {
+      stop(holder, {.why = Why::GivesWay}, now, out);
+    }
   }
   if (slots_ > 0) return;
   if (Share* share = next_to_serve(now)) {
@@ -248,7 +272,15 @@ void MeteredEngine::run_together(Time now, Decisions& out) {
     settle(*share);
     grant_next_of(*share, false, now, out);
   }
-  if (running_.size() < 2 || now < sample_due_) return;
+  std::vector<Client*> over;
+  for (const auto& [seq, client] : running_) {
+    const bool ignores =
+        client->budget && now >= client->granted_at + 2 * *client->budget + config_.turn;
+    if (client->share->meter.throttled || ignores) over.push_back(client);
+  }
+  for (Client* client : over) stop(*client, why_over(*client), now, out);
+  const bool watched = running_.size() > 1 || limited_sum_ > 0;
+  if (!watched || running_.empty() || now < sample_due_) return;
   std::array<std::int64_t, kTiers> lowest;
   lowest.fill(std::numeric_limits<std::int64_t>::max());
   for (const auto& [seq, client] : running_) {
@@ -291,7 +323,8 @@ std::optional<Time> MeteredEngine::next_wakeup() const {
   if (turns_ && !running_.empty()) {
     if (const auto end = turn_end(*running_.begin()->second)) at(*end);
   }
-  if (!turns_ && running_.size() > 1) at(std::max(sample_due_, now_));
+  const bool watched = running_.size() > 1 || (limited_sum_ > 0 && !running_.empty());
+  if (!turns_ && watched) at(std::max(sample_due_, now_));
   return next;
 }
 
@@ -307,7 +340,7 @@ Reason MeteredEngine::explain(const Client& client, Time now) const {
     return {.why = Why::OverLimit,
             .used = debt,
             .wait = Duration{static_cast<Duration::rep>(left / refill_rate_)} - (now - now_),
-            .count = share.limit()};
+            .count = static_cast<int>((share.limit() * refill_rate_ + kOne / 2) / kOne)};
   }
   int before = 0;
   for (int i = share.meter.level; i < kLevels; ++i) {
@@ -320,6 +353,7 @@ Reason MeteredEngine::explain(const Client& client, Time now) const {
       }
     }
   }
+  for (const auto& [seq, sibling] : share.ready) before += seq < client.ready_seq;
   return {.why = Why::WaitsForTurn, .count = before + slots_};
 }
 

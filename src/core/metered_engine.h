@@ -27,13 +27,14 @@ class MeteredEngine final : public ComputeEngine {
   void attach(Share& share, Time now) override;
   void detach(Share& share) override;
   void before_limits_change(Share& share, Time now) override;
-  void after_limits_change(Share& share, Time now) override;
+  void after_limits_change(Share& share, bool cores_changed, Time now) override;
   void make_ready(Client& client, Time now) override;
   void make_unready(Client& client, Time now) override;
   void stop(Client& client, const Reason& why, Time now, Decisions& out) override;
   void mark_overdue(Client& client, Time now) override;
   void release(Client& client, Duration used, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
+  void park(Client& client, bool parked, Time now) override;
   void set_billing(bool on, Time now) override;
   void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
   void decide(Time now, Decisions& out) override;
@@ -64,7 +65,9 @@ class MeteredEngine final : public ComputeEngine {
   static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
   static std::int64_t virtual_time(const Share& share, Duration used);
   Duration best_effort_owed() const;
-  void charge_best_effort(const Client& client, Duration used);
+  void charge_best_effort(const Client& client, Duration used, Time now);
+  Duration unlimited_time(const Share& share) const;
+  static Duration held_since_bill(const Client& client, Time now);
   void raise_floor_of(Tier tier, std::int64_t vtime) {
     lowest_vtime_[tier] = std::max(lowest_vtime_[tier], vtime);
   }
@@ -87,6 +90,7 @@ class MeteredEngine final : public ComputeEngine {
   int level_to_serve(Time now) const;
   Share* next_to_serve(Time now) const;
   std::optional<Time> turn_end(const Client& holder) const;
+  bool gives_way(const Client& holder) const;
   Reason why_over(const Client& holder) const;
   void take_turns(Time now, Decisions& out);
   void run_together(Time now, Decisions& out);

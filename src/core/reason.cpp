@@ -30,8 +30,10 @@ std::string to_text(const Reason& r) {
       return fmt::format("core limit reached: {} used of {}; again {}", to_text(r.used),
                          to_text(r.quota), in_time(r.wait));
     case Why::OverLimit:
-      return fmt::format("has used up its {} % of GPU time ({} ahead); again {}", r.count,
-                         to_text(r.used), in_time(r.wait));
+      return fmt::format(
+          "has used up its {} % of GPU time{}; again {}", r.count,
+          r.used > Duration::zero() ? fmt::format(" ({} ahead)", to_text(r.used)) : "",
+          in_time(r.wait));
     case Why::TenantOverdue:
       return "waits because another of its processes does not stop when told to";
     case Why::Overdue:
@@ -40,6 +42,13 @@ std::string to_text(const Reason& r) {
     case Why::WaitsForMemory:
       return fmt::format("waits for {} of GPU memory ({} free); next switch {}", to_text(r.bytes),
                          to_text(r.free), in_time(r.wait));
+    case Why::RoomIsMade:
+      return fmt::format("waits for {} of GPU memory ({} free); room is being made",
+                         to_text(r.bytes), to_text(r.free));
+    case Why::WaitsForHolders:
+      return fmt::format(
+          "waits for {} of GPU memory ({} free) until those who hold it have stopped",
+          to_text(r.bytes), to_text(r.free));
     case Why::MemoryComing:
       return fmt::format("its memory is on the way in, {} to go", to_text(r.bytes));
     case Why::MemoryCannotFit:
@@ -52,11 +61,11 @@ std::string to_text(const Reason& r) {
       return "has work and budget";
     case Why::TurnOver:
       return "its turn is over and others wait";
+    case Why::GivesWay:
+      return "somebody with a better right to the GPU has work again";
     case Why::Rotation:
       return fmt::format("its time slice is over and a waiting client needs {} of memory",
                          to_text(r.bytes));
-    case Why::HigherPriority:
-      return "a client of higher priority wants the GPU";
     case Why::LimitExceeded:
       return fmt::format("{} asked for, and {} left under the memory limit", to_text(r.bytes),
                          to_text(r.free));
@@ -75,6 +84,10 @@ std::string to_text(const Reason& r) {
       return "more processes use the GPU and leave less room";
     case Why::DropIgnored:
       return fmt::format("has not stopped {} after it was told to", to_text(r.used));
+    case Why::MoveIgnored:
+      return fmt::format("has not moved the {} of memory it was told to", to_text(r.bytes));
+    case Why::Asked:
+      return "the GPU that was asked for";
     case Why::LeastLoaded:
       return "the GPU with the fewest clients and the most free memory";
     case Why::SampleDue:

@@ -22,14 +22,16 @@ enum class Why {
   TenantOverdue,    // another process of the tenant ignores a drop
   Overdue,          // it ignores a drop itself, since `used`
   WaitsForMemory,   // `bytes` missing, `free` free; the switch is due in `wait`
+  RoomIsMade,       // `bytes` missing; others are moving out
+  WaitsForHolders,  // `bytes` missing; who holds it is stopping or does not answer
   MemoryComing,     // `bytes` on their way
   MemoryCannotFit,  // `bytes` wanted, at most `free` can be made free
   SchedulingOff,
   // Why something was decided.
   HasBudget,
   TurnOver,
-  Rotation,  // memory is needed by a waiting client
-  HigherPriority,
+  GivesWay,
+  Rotation,       // memory is needed by a waiting client
   LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
   LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
   Fits,
@@ -38,6 +40,8 @@ enum class Why {
   Grew,         // the client's own allocation no longer fits
   ReserveGrew,  // more processes, less room
   DropIgnored,
+  MoveIgnored,  // `bytes` it was told to move
+  Asked,
   LeastLoaded,
   SampleDue,
   ModeChanged,

@@ -34,17 +34,19 @@ Duration Residency::move_time(Bytes bytes) const {
 }
 
 bool Residency::can_ever_fit(const Client& client) const {
-  return client.demand + pinned_by_others(client) <= safe_limit();
+  return client.demand + stuck_beside(client) <= safe_limit();
 }
 
 // --- the books ---------------------------------------------------------------------------------
 
 void Residency::set_resident(Client& client, Bytes resident) {
+  stale_ |= resident != client.resident;
   resident_ += resident - client.resident;
   client.resident = resident;
 }
 
 void Residency::set_incoming(Client& client, Bytes incoming) {
+  stale_ |= incoming != client.incoming;
   incoming_ += incoming - client.incoming;
   client.incoming = incoming;
 }
@@ -59,28 +61,36 @@ void Residency::unlist(Client& client) {
 
 void Residency::list(Client& client) {
   unlist(client);
+  const bool known = std::exchange(client.known_evictable, false);
   if (client.movable() <= kNothing || client.planned > kNothing) return;
   if (!client.queued && client.incoming > kNothing) return;  // on its way in: not touched
-  if (client.phase == Phase::Overdue || client.phase == Phase::Stopping) return;
+  if (client.phase == Phase::Overdue || client.phase == Phase::Stopping || client.stalled) return;
   client.evictable = true;
   if (client.queued) {
     queued_resident_.insert(key_of(client));
+    stale_ = true;
     return;
   }
+  const Time before = client.evictable_at;
   const bool busy = client.wants_work && !client.tenant->paused;
   client.evictable_at = client.protected_until;
   if (!busy) {
     const Duration patience = client.complete() ? move_time(client.demand) : Duration::zero();
     client.evictable_at = std::min(client.evictable_at, client.idle_since + patience);
   }
+  stale_ |= !known || client.evictable_at < before;
+  client.known_evictable = true;
   evictable_.emplace(client.evictable_at, client.seq, &client);
 }
 
 void Residency::leave(Client& client) {
   unlist(client);
   dequeue(client);
+  trust_again(client);
   leaving_ -= client.outgoing + client.planned;
+  unwatch(client);
   pinned_ -= client.pinned;
+  stale_ = true;
   set_resident(client, kNothing);
   set_incoming(client, kNothing);
   std::erase(completed_, &client);
@@ -92,6 +102,7 @@ void Residency::dequeue(Client& client) {
   unlist(client);
   queue_.erase(key_of(client));
   client.queued = false;
+  stale_ = true;
 }
 
 // Waiting counts as priority: one step for each `ageing`, so the order of two clients never changes
@@ -104,11 +115,13 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
   // It was running and its own growth stopped it: the rest of its quantum is still its own.
   const bool grew =
       client.incoming == kNothing && client.resident > kNothing && now < client.protected_until;
+  client.keeps_quantum = grew;
   if (grew) client.queue_key = std::numeric_limits<std::int64_t>::min();
   // Of two at the same moment the one that came first: who was just moved out for another stands
   // behind it.
   client.queue_seq = next_queue_seq_++;
   client.queued = true;
+  stale_ = true;
   queue_.insert(key_of(client));
   list(client);
   out.push_back({WaitForMemory{client.id, client.demand - client.resident},
@@ -125,16 +138,19 @@ void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resi
   const bool was_complete = client.complete();
   const Bytes growth = std::max(kNothing, allocated - client.demand);
   pinned_ += pinned - client.pinned;
+  stale_ |= pinned != client.pinned || allocated != client.demand;
   client.pinned = pinned;
   client.demand = allocated;
   set_resident(client, resident);
   set_incoming(client, std::min(client.incoming, allocated - resident));
   // What was to leave may have been freed instead.
+  trust_again(client);
   const Bytes outgoing = std::min(client.outgoing, std::max(kNothing, resident - pinned));
   const Bytes planned = std::min(client.planned, std::max(kNothing, resident - pinned - outgoing));
   leaving_ += outgoing + planned - client.outgoing - client.planned;
   client.outgoing = outgoing;
   client.planned = planned;
+  watch(client, now);
   if (growth > kNothing && was_complete && client.planned == kNothing && growth <= free()) {
     set_resident(client, client.resident + growth);
     out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = growth}});
@@ -162,11 +178,13 @@ void Residency::moved(Client& client, Bytes resident, Duration took, Time now, D
     link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
     if (first) replace_guessed_quanta();
   }
+  trust_again(client);
   client.outgoing -= out_by;
   leaving_ -= out_by;
   set_resident(client, resident);
   set_incoming(client, client.incoming - in_by);
   client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
+  watch(client, now);
   if (in_by > kNothing && client.complete()) {
     complete(client, now, out);
   } else {
@@ -194,7 +212,8 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
   dequeue(client);
   // Room that it got in a gap is its own only until the one it passed comes in.
   const Bytes bytes = client.moved_in > kNothing ? client.moved_in : client.demand;
-  protect(client, bytes, now);
+  if (!client.keeps_quantum) protect(client, bytes, now);
+  client.keeps_quantum = false;
   if (client.protect_cap)
     client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
@@ -204,7 +223,7 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
   out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = client.demand}});
 }
 
-void Residency::update(Client& client, Decisions& out) {
+void Residency::update(Client& client, Time now, Decisions& out) {
   unlist(client);
   const bool stopped = client.phase == Phase::Off || client.phase == Phase::Ready;
   if (stopped && client.planned > kNothing) {
@@ -214,7 +233,7 @@ void Residency::update(Client& client, Decisions& out) {
     // Who it was to make room for may have left meanwhile.
     const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
     if (!queue_.empty() || over > kNothing) {
-      send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, out);
+      send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, now, out);
     }
   }
   list(client);
@@ -224,26 +243,72 @@ void Residency::give_up_on(Client& client) {
   leaving_ -= client.planned;
   client.planned = kNothing;
   unlist(client);
+  client.known_evictable = false;
+  stale_ = true;
+}
+
+// Progress puts the deadline off; a move that is done needs none.
+void Residency::watch(Client& client, Time now) {
+  unwatch(client);
+  if (client.stalled || (client.outgoing == kNothing && client.incoming == kNothing)) return;
+  const Bytes bytes = std::max(client.outgoing, client.incoming);
+  client.move_due = now + config_.drop_timeout + 4 * move_time(bytes);
+  moving_.emplace(*client.move_due, client.seq, &client);
+}
+
+void Residency::unwatch(Client& client) {
+  if (!client.move_due) return;
+  moving_.erase({*client.move_due, client.seq, &client});
+  client.move_due.reset();
+}
+
+void Residency::trust_again(Client& client) {
+  if (!client.stalled) return;
+  client.stalled = false;
+  stalled_ -= client.stalled_bytes;
+  leaving_ += client.outgoing;
+}
+
+// A client that was told to move memory and does not is not waited for: room is looked for
+// elsewhere, and what it holds or was promised counts as what cannot move.
+void Residency::look_for_stalled(Time now, Decisions& out) {
+  while (!moving_.empty() && std::get<0>(*moving_.begin()) <= now) {
+    Client& client = *std::get<2>(*moving_.begin());
+    unwatch(client);
+    unlist(client);
+    client.known_evictable = false;
+    client.stalled = true;
+    client.stalled_bytes = client.resident - client.pinned + client.incoming;
+    stalled_ += client.stalled_bytes;
+    leaving_ -= client.outgoing;
+    stale_ = true;
+    out.push_back({Overdue{client.id, config_.end_overdue},
+                   {.why = Why::MoveIgnored, .bytes = std::max(client.outgoing, client.incoming)}});
+  }
 }
 
 // --- decisions ---------------------------------------------------------------------------------
 
-void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Decisions& out) {
+void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
   client.outgoing += bytes;
   leaving_ += bytes;
+  stale_ = true;
+  watch(client, now);
   out.push_back({SendOut{client.id, bytes}, why});
 }
 
-void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Decisions& out) {
+void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
   set_incoming(client, client.incoming + bytes);
+  watch(client, now);
   out.push_back({BringIn{client.id, bytes}, why});
 }
 
-void Residency::admit(Client& client, Bytes need, Time protect_until, Why why, Decisions& out) {
+void Residency::admit(Client& client, Bytes need, Time protect_until, Why why, Time now,
+                      Decisions& out) {
   dequeue(client);
   unlist(client);
   client.protect_cap = protect_until;
-  if (need > kNothing) bring_in(client, need, {.why = why, .bytes = need}, out);
+  if (need > kNothing) bring_in(client, need, {.why = why, .bytes = need}, now, out);
 }
 
 // In the order in which they will be needed last. `head` is not among them.
@@ -275,7 +340,7 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     unlist(*client);
     client->protected_until = std::min(client->protected_until, now);
     if (client->phase == Phase::Off) {
-      send_out(*client, bytes, {.why = why, .bytes = bytes}, out);
+      send_out(*client, bytes, {.why = why, .bytes = bytes}, now, out);
       list(*client);
       continue;
     }
@@ -310,23 +375,27 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
             head.incoming == kNothing ? std::min(head.moved_in, head.movable()) : kNothing;
         if (need > free() + ahead) continue;
         unlist(head);
-        send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, out);
+        send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, now, out);
         list(head);
         return;
       }
-      admit(client, need, *rotation_at_, Why::Fits, out);
+      admit(client, need, *rotation_at_, Why::Fits, now, out);
       if (client.complete()) complete(client, now, out);
     }
   }
   const Bytes ahead = std::min(head.demand - head.resident - head.incoming, free());
   if (ahead > kNothing && head.outgoing == kNothing) {
     unlist(head);
-    bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, out);
+    bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, now, out);
     list(head);
   }
 }
 
 void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
+  look_for_stalled(now, out);
+  // What was found last time still holds unless something has changed or is due.
+  if (!stale_ && (!rotation_at_ || now < *rotation_at_)) return;
+  stale_ = false;
   rotation_at_.reset();
   relieve_pressure(now, out, stop);
   for (auto it = queue_.begin(); it != queue_.end();) {
@@ -335,7 +404,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
     if (head.outgoing > kNothing) break;  // still being moved out
     const Bytes need = head.demand - head.resident - head.incoming;
     if (need <= free()) {
-      admit(head, need, Time::max(), Why::Fits, out);
+      admit(head, need, Time::max(), Why::Fits, now, out);
       if (head.complete()) complete(head, now, out);
       continue;
     }
@@ -355,16 +424,27 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   }
 }
 
+std::optional<Time> Residency::next_wakeup() const {
+  if (moving_.empty()) return rotation_at_;
+  const Time due = std::get<0>(*moving_.begin());
+  return rotation_at_ ? std::min(*rotation_at_, due) : due;
+}
+
 Reason Residency::explain(const Client& client, Time now) const {
   const Bytes missing = client.demand - client.resident;
   if (!can_ever_fit(client)) {
     return {.why = Why::MemoryCannotFit,
             .bytes = client.demand,
-            .free = safe_limit() - pinned_by_others(client)};
+            .free = std::max(kNothing, safe_limit() - stuck_beside(client))};
   }
   if (!client.queued) return {.why = Why::MemoryComing, .bytes = missing};
+  if (!rotation_at_) {
+    return {.why = leaving_ + incoming_ > kNothing ? Why::RoomIsMade : Why::WaitsForHolders,
+            .bytes = missing,
+            .free = std::max(kNothing, free())};
+  }
   return {.why = Why::WaitsForMemory,
-          .wait = rotation_at_ ? std::max(Duration::zero(), *rotation_at_ - now) : Duration::zero(),
+          .wait = std::max(Duration::zero(), *rotation_at_ - now),
           .bytes = missing,
           .free = std::max(kNothing, free())};
 }

@@ -35,10 +35,16 @@ class Residency {
   Bytes incoming() const { return incoming_; }
   Bytes link_per_second() const { return link_.value_or(config_.link_per_second); }
   std::size_t waiting() const { return queue_.size(); }
-  int processes() const { return processes_; }
 
-  void set_overhead(Bytes overhead) { overhead_ = overhead; }
-  void join() { ++processes_; }
+  void set_overhead(Bytes overhead) {
+    overhead_ = overhead;
+    stale_ = true;
+  }
+  void config_changed() { stale_ = true; }
+  void join() {
+    ++processes_;
+    stale_ = true;
+  }
   void leave(Client& client);
 
   // Growth and shrinking that have been checked. Answers the client in `out`.
@@ -50,7 +56,7 @@ class Residency {
   void enqueue(Client& client, Time now, Decisions& out);
   void dequeue(Client& client);
   // Called when the client starts or stops wanting the GPU, and when it has stopped running.
-  void update(Client& client, Decisions& out);
+  void update(Client& client, Time now, Decisions& out);
   // The client does not stop: do not count on its memory.
   void give_up_on(Client& client);
 
@@ -59,7 +65,7 @@ class Residency {
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
   // Clients whose memory has become complete since the last call.
   std::vector<Client*> take_completed() { return std::exchange(completed_, {}); }
-  std::optional<Time> next_wakeup() const { return rotation_at_; }
+  std::optional<Time> next_wakeup() const;
   Reason explain(const Client& client, Time now) const;
 
  private:
@@ -72,20 +78,27 @@ class Residency {
   };
 
   static QueueKey key_of(Client& client) { return {client.queue_key, client.queue_seq, &client}; }
-  Bytes pinned_by_others(const Client& client) const { return pinned_ - client.pinned; }
+  // What others hold and cannot or do not move.
+  Bytes stuck_beside(const Client& client) const {
+    return pinned_ - client.pinned + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
+  }
   bool can_ever_fit(const Client& client) const;
   Duration move_time(Bytes bytes) const;
 
   void set_resident(Client& client, Bytes resident);
   void set_incoming(Client& client, Bytes incoming);
-  void send_out(Client& client, Bytes bytes, const Reason& why, Decisions& out);
-  void bring_in(Client& client, Bytes bytes, const Reason& why, Decisions& out);
+  void send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
+  void bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
+  void watch(Client& client, Time now);
+  void unwatch(Client& client);
+  void trust_again(Client& client);
+  void look_for_stalled(Time now, Decisions& out);
   void unlist(Client& client);
   void list(Client& client);
   void protect(Client& client, Bytes bytes, Time now);
   void replace_guessed_quanta();
   void complete(Client& client, Time now, Decisions& out);
-  void admit(Client& client, Bytes need, Time protect_until, Why why, Decisions& out);
+  void admit(Client& client, Bytes need, Time protect_until, Why why, Time now, Decisions& out);
   Victims find_victims(const Client* head, Bytes deficit) const;
   void take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
             std::vector<Client*>& stop);
@@ -101,11 +114,14 @@ class Residency {
   Bytes incoming_;
   Bytes leaving_;  // outgoing and planned
   Bytes pinned_;
+  Bytes stalled_;      // held by or promised to clients that do not move it
+  bool stale_ = true;  // something has changed since the last plan
   std::set<QueueKey> queue_;
   std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
   std::set<EvictKey> evictable_;        // everyone else who does
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
+  std::set<EvictKey> moving_;  // by when the move must be done
   std::vector<Client*> completed_;
 };
 

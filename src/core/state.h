@@ -72,8 +72,9 @@ struct MeterAccount {
   bool active = false;
   bool fresh = true;  // has never been active
   bool throttled = false;
-  Fixed resumes_at = 0;    // on the refill clock; valid when throttled
-  Time unlimited_until{};  // what was used before this was under no limit
+  Fixed resumes_at = 0;         // on the refill clock; valid when throttled
+  Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
+  Time unlimited_since{};
   std::int64_t vtime = 0;
   bool runnable = false;        // stands in the run queue
   int level = 0;                // of the run queue it stands in
@@ -90,6 +91,7 @@ struct Share {
   int running = 0;   // Running, Stopping or Overdue
   int stopping = 0;  // Stopping or Overdue
   int overdue = 0;
+  int parked = 0;  // clients with work whose memory is not there
   ClientOrder ready;
   ClientOrder held;  // Running, by grant
   std::optional<Time> first_throttle;
@@ -119,14 +121,20 @@ struct Client {
   Bytes outgoing;  // told to send out, not reported yet
   Bytes planned;   // to be sent out as soon as it has stopped
   Bytes moved_in;  // brought in since it was last complete, for the quantum
+  bool parked = false;
   bool queued = false;
   std::int64_t queue_key = 0;
   std::uint64_t queue_seq = 0;
-  bool evictable = false;  // stands in the order of eviction
+  std::optional<Time> move_due;  // when a move it was told to make must have made progress
+  bool stalled = false;          // it has not; nobody counts on it any more
+  Bytes stalled_bytes{};
+  bool known_evictable = false;  // was, the last time anybody looked
+  bool evictable = false;        // stands in the order of eviction
   Time evictable_at{};
   Time protected_since{};
   Bytes quantum_bytes{};  // what its quantum was reckoned from
   Time protected_until{};
+  bool keeps_quantum = false;       // waits for its own growth: what is left of its quantum goes on
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
 
@@ -137,6 +145,8 @@ struct Client {
   Time granted_at{};
   Time dropped_at{};
   std::optional<Duration> budget;
+  Time billed_at{};           // when the meter was last read
+  Duration unlimited_mark{};  // of the tenant's time without a limit
   Duration reported{};        // of this grant, already billed
   Duration charged_ahead{};   // of this grant, in the tenant's virtual time before it was reported
   std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU

@@ -41,7 +41,7 @@ Fixed WindowEngine::billed_until_now(const Share& share) const {
   if (share.running == 0) return account.used;
   const int times = rules_.divide_bill ? share.running : 1;
   Fixed passed = (clock_ - account.mark) * times;
-  const bool tail = share.stopping == share.running;
+  const bool tail = share.stopping == share.running && share.overdue == 0;
   if (tail) passed = percent_of(passed, config_.tail_billing_percent);
   return account.used + passed;
 }
@@ -78,6 +78,10 @@ void WindowEngine::refresh(Share& share) {
 
 // --- windows -----------------------------------------------------------------------------------
 
+Fixed WindowEngine::carry(Fixed used, Fixed quota) const {
+  return percent_of(std::max<Fixed>(0, used - quota), config_.carryover_percent);
+}
+
 // Brings an account that slept through window ends into the present window.
 void WindowEngine::enter_window(Share& share) const {
   WindowAccount& account = share.window;
@@ -91,7 +95,7 @@ void WindowEngine::enter_window(Share& share) const {
     return;
   }
   for (; steps > 0 && account.used > 0; --steps) {
-    account.used = percent_of(std::max<Fixed>(0, account.used - quota), config_.carryover_percent);
+    account.used = carry(account.used, quota);
   }
 }
 
@@ -108,7 +112,7 @@ void WindowEngine::start_window(Time start, std::int64_t steps) {
 
 // Under stretch_window a round that somebody with quota is still waiting for goes on.
 bool WindowEngine::waits_for_round() const {
-  return rules_.serial && rules_.stretch_window && active_with_quota_ > 0;
+  return rules_.serial && rules_.stretch_window && !(eligible_.empty() && running_clients_.empty());
 }
 
 void WindowEngine::catch_up(Time now) {
@@ -135,14 +139,20 @@ void WindowEngine::throttle(Share& share, Time now) {
   share.window.throttled = true;
   if (!share.first_throttle) share.first_throttle = now;
   throttled_.emplace(share.seq, &share);
-  if (share.wanting > 0) --active_with_quota_;
   for (const auto& entry : share.ready) eligible_.erase(entry);
+}
+
+// Lets a settled share's ready clients run, if it has quota.
+void WindowEngine::offer(Share& share) {
+  if (share.window.throttled || share.overdue > 0) return;
+  const auto quota = quota_of(share);
+  if (quota && share.window.used >= *quota) return throttle(share, clock_at_);
+  eligible_.insert(share.ready.begin(), share.ready.end());
 }
 
 void WindowEngine::unthrottle(Share& share) {
   share.window.throttled = false;
-  if (share.wanting > 0) ++active_with_quota_;
-  eligible_.insert(share.ready.begin(), share.ready.end());
+  offer(share);
   index(share);
 }
 
@@ -190,7 +200,7 @@ void WindowEngine::before_limits_change(Share& share, Time now) {
   if (share.wanting > 0) load_changed_.limit_sum -= share.limit();
 }
 
-void WindowEngine::after_limits_change(Share& share, Time) {
+void WindowEngine::after_limits_change(Share& share, bool, Time) {
   if (share.wanting > 0) load_changed_.limit_sum += share.limit();
   if (share.window.throttled) unthrottle_if_possible(share);
   index(share);
@@ -199,7 +209,6 @@ void WindowEngine::after_limits_change(Share& share, Time) {
 void WindowEngine::wanting_changed(Share& share, int before) {
   const int change = (share.wanting > 0) - (before > 0);
   load_changed_.limit_sum += change * share.limit();
-  if (!share.window.throttled) active_with_quota_ += change;
 }
 
 void WindowEngine::make_ready(Client& client, Time now) {
@@ -209,7 +218,7 @@ void WindowEngine::make_ready(Client& client, Time now) {
   const int before = share.wanting;
   enter_ready(client, next_seq_++);
   wanting_changed(share, before);
-  if (!share.window.throttled) eligible_.emplace(client.ready_seq, &client);
+  offer(share);
 }
 
 void WindowEngine::make_unready(Client& client, Time now) {
@@ -225,6 +234,7 @@ void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisi
   Share& share = *client.share;
   eligible_.erase({client.ready_seq, &client});
   settle(share);
+  enter_window(share);
   enter_running(client, next_seq_++, std::nullopt, why, now, out);
   running_clients_.emplace(client.grant_seq, &client);
   running_shares_.emplace(share.seq, &share);
@@ -241,9 +251,12 @@ void WindowEngine::stop(Client& client, const Reason& why, Time now, Decisions& 
   index(*client.share);
 }
 
+// Its tenant gets nothing more until it has stopped.
 void WindowEngine::mark_overdue(Client& client, Time now) {
   catch_up(now);
+  settle(*client.share);
   enter_overdue(client);
+  for (const auto& entry : client.share->ready) eligible_.erase(entry);
   --slots_;
 }
 
@@ -257,6 +270,7 @@ void WindowEngine::release(Client& client, Duration, Time now) {
   const int before = share.wanting;
   leave_running(client);
   wanting_changed(share, before);
+  offer(share);
   if (share.running == 0) running_shares_.erase({share.seq, &share});
   index(share);
 }
@@ -294,7 +308,7 @@ void WindowEngine::drop_exhausted(Time now, Decisions& out) {
     const Reason why{.why = Why::BudgetSpent,
                      .used = from_fixed(share->window.used),
                      .quota = from_fixed(quota_of(*share).value_or(0)),
-                     .wait = std::max(Duration::zero(), window_end() - now)};
+                     .wait = until_quota(*share, share->window.used, now)};
     while (!share->held.empty()) stop(*share->held.begin()->second, why, now, out);
   }
 }
@@ -347,16 +361,29 @@ std::optional<Time> WindowEngine::next_wakeup() const {
   return next;
 }
 
+// A large overrun is waited off over several windows.
+Duration WindowEngine::until_quota(const Share& share, Fixed used, Time now) const {
+  const Fixed quota = std::max<Fixed>(1, quota_of(share).value_or(to_fixed(config_.window)));
+  std::int64_t windows = 0;
+  if (config_.carryover_percent == 100) {
+    windows = std::max<std::int64_t>(0, static_cast<std::int64_t>(used / quota) - 1);
+  } else {
+    for (used = carry(used, quota); used >= quota; used = carry(used, quota)) ++windows;
+  }
+  return std::max(Duration::zero(), window_end() - now) + windows * config_.window;
+}
+
 Reason WindowEngine::explain(const Client& client, Time now) const {
   const Share& share = *client.share;
   if (client.phase == Phase::Running) {
     return {.why = running_ == 1 && eligible_.empty() ? Why::RunningAlone : Why::Running};
   }
+  if (share.overdue > 0) return {.why = Why::TenantOverdue};
   if (share.window.throttled) {
     return {.why = Why::BudgetSpent,
             .used = from_fixed(billed_until_now(share)),
             .quota = from_fixed(quota_of(share).value_or(0)),
-            .wait = std::max(Duration::zero(), window_end() - now)};
+            .wait = until_quota(share, billed_until_now(share), now)};
   }
   const auto me = eligible_.find({client.ready_seq, const_cast<Client*>(&client)});
   return {

@@ -22,13 +22,14 @@ class WindowEngine final : public ComputeEngine {
   void attach(Share& share, Time now) override;
   void detach(Share& share) override;
   void before_limits_change(Share& share, Time now) override;
-  void after_limits_change(Share& share, Time now) override;
+  void after_limits_change(Share& share, bool cores_changed, Time now) override;
   void make_ready(Client& client, Time now) override;
   void make_unready(Client& client, Time now) override;
   void stop(Client& client, const Reason& why, Time now, Decisions& out) override;
   void mark_overdue(Client& client, Time now) override;
   void release(Client& client, Duration used, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
+  void park(Client&, bool, Time) override {}  // windows begin anew by themselves
   void set_billing(bool on, Time now) override;
   void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
   void decide(Time now, Decisions& out) override;
@@ -51,6 +52,9 @@ class WindowEngine final : public ComputeEngine {
   bool waits_for_round() const;
 
   void wanting_changed(Share& share, int before);
+  Fixed carry(Fixed used, Fixed quota) const;
+  Duration until_quota(const Share& share, Fixed used, Time now) const;
+  void offer(Share& share);
   void throttle(Share& share, Time now);
   void unthrottle(Share& share);
   void unthrottle_if_possible(Share& share);
@@ -74,9 +78,8 @@ class WindowEngine final : public ComputeEngine {
   std::int64_t window_no_ = 0;
 
   std::uint64_t next_seq_ = 1;
-  int running_ = 0;  // clients that hold or have not given back a grant
-  int slots_ = 0;    // of these, the ones others wait for
-  int active_with_quota_ = 0;
+  int running_ = 0;              // clients that hold or have not given back a grant
+  int slots_ = 0;                // of these, the ones others wait for
   ClientOrder eligible_;         // ready, and their tenants have quota left
   ClientOrder running_clients_;  // Running, by grant
   ShareOrder running_shares_;

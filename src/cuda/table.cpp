@@ -12,38 +12,21 @@ const Function kFunctions[kFunctionCount] = {
 
 namespace {
 
-struct Alias {
-  const char* name;
-  FunctionId id;
-  int since;
-};
-
-constexpr Alias kAliases[] = {
-#define NVSHARE_CUDA_ALIAS(name, symbol, since) {#name, FunctionId::symbol, since},
-#include "cuda/functions.def"
-};
-
 // The best answer so far to one question of find().
 struct Search {
   const char* name;
   int version;
-  bool per_thread;
   bool known = false;
-  const Function* best = nullptr;
-  int best_since = 0;
-  bool best_is_twin = false;
+  bool has_twin = false;
+  const Function* best[2] = {};  // plain, twin
 
-  void consider(const char* offered, int since, const Function& candidate) {
-    if (strcmp(name, offered) != 0) return;
+  void consider(const Function& candidate) {
+    if (strcmp(name, candidate.name) != 0) return;
     known = true;
     const bool twin = candidate.flavour == Flavour::Ptds || candidate.flavour == Flavour::Ptsz;
-    if (since > version || (twin && !per_thread)) return;
-    const bool better =
-        best == nullptr || (twin && !best_is_twin) || (twin == best_is_twin && since > best_since);
-    if (!better) return;
-    best = &candidate;
-    best_since = since;
-    best_is_twin = twin;
+    has_twin = has_twin || twin;
+    if (candidate.since > version) return;
+    if (best[twin] == nullptr || candidate.since > best[twin]->since) best[twin] = &candidate;
   }
 };
 
@@ -51,12 +34,13 @@ struct Search {
 
 Resolution find(const char* name, int version, uint64_t flags) {
   if (name == nullptr) return {CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, nullptr};
-  Search search{name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0};
-  for (const Function& row : kFunctions) search.consider(row.name, row.since, row);
-  for (const Alias& alias : kAliases) search.consider(alias.name, alias.since, function(alias.id));
+  Search search{name, version};
+  for (const Function& row : kFunctions) search.consider(row);
   if (!search.known) return {CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, nullptr};
-  if (search.best == nullptr) return {CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, nullptr};
-  return {CU_GET_PROC_ADDRESS_SUCCESS, search.best};
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  const Function* best = search.best[per_thread && search.has_twin];
+  if (best == nullptr) return {CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, nullptr};
+  return {CU_GET_PROC_ADDRESS_SUCCESS, best};
 }
 
 const Function* find_symbol(const char* symbol) {

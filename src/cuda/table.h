@@ -87,9 +87,9 @@ struct Resolution {
 };
 
 // As the driver resolves: of the symbols with this name, the newest that is not newer than
-// `version`; with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM the newest twin for per-thread
-// streams when there is one that is not newer. Null or unknown name: SYMBOL_NOT_FOUND; known, but
-// every symbol newer than `version`: VERSION_NOT_SUFFICIENT.
+// `version`; with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, of a name that has twins for
+// per-thread streams, the newest such twin. Null or unknown name: SYMBOL_NOT_FOUND; known, but
+// every symbol in question newer than `version`: VERSION_NOT_SUFFICIENT.
 Resolution find(const char* name, int version, uint64_t flags);
 
 // The row of an exported symbol, as dlsym is asked for it; null when the table has none.

@@ -25,4 +25,20 @@ std::optional<Work> Process::until_next_stop() const {
   return std::max<Work>(0, *stop - done);
 }
 
+void Process::note_wait(Time now) {
+  const Duration waited = now - wants_since;
+  report.wait += waited;
+  report.longest_wait = std::max(report.longest_wait, waited);
+}
+
+void Process::note_run(Time now, bool keep_span) {
+  report.run += now - granted_at;
+  if (!keep_span) return;
+  if (!report.spans.empty() && report.spans.back().to == granted_at) {
+    report.spans.back().to = now;
+  } else {
+    report.spans.push_back({granted_at, now});
+  }
+}
+
 }  // namespace nvshare::sim

@@ -47,6 +47,14 @@ struct Process {
   std::optional<Work> until_next_stop() const;
   bool burst_over() const { return kind == WorkloadKind::Bursty && done >= burst_end; }
   bool finished() const { return spec->work.total && done >= to_work(*spec->work.total); }
+  // Brings `done` up to date with the GPU's service clock.
+  void settle(Work service) {
+    done += service - mark;
+    mark = service;
+  }
+  // Enter in its report that it waited, or ran, until now.
+  void note_wait(Time now);
+  void note_run(Time now, bool keep_span);
   // Starts a burst, if its kind has bursts.
   void begin_burst() { burst_end = done + to_work(spec->work.burst); }
 

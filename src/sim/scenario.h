@@ -12,13 +12,11 @@
 namespace nvshare::sim {
 
 enum class WorkloadKind {
-  Saturating,   // always has work, in kernels of `kernel`
-  Fine,         // the same with kernels of some microseconds
-  Bursty,       // `burst` of GPU work, then `gap` of its own time, and again
-  LongKernels,  // the same as saturating with kernels longer than a turn
-  Phases,       // goes through `phases`, and starts over
-  Silent,       // saturating, and does not answer a drop
-  Idle,         // registered, holds its memory, never wants the GPU
+  Saturating,  // always has work, in kernels of `kernel`
+  Bursty,      // `burst` of GPU work, then `gap` of its own time, and again
+  Phases,      // goes through `phases`, and starts over
+  Silent,      // saturating, and does not answer a drop
+  Idle,        // registered, holds its memory, never wants the GPU
 };
 
 struct Phase {

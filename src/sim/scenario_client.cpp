@@ -13,16 +13,25 @@ using config::TableReader;
 
 constexpr std::size_t kLongestName = 64;
 
-Choices<WorkloadKind> phase_kinds() {
-  return {{"saturating", WorkloadKind::Saturating}, {"fine", WorkloadKind::Fine},
-          {"bursty", WorkloadKind::Bursty},         {"long-kernels", WorkloadKind::LongKernels},
-          {"silent", WorkloadKind::Silent},         {"idle", WorkloadKind::Idle}};
+// A word for what a client does. Some differ only in how long their kernels are.
+struct Word {
+  WorkloadKind kind = WorkloadKind::Saturating;
+  Duration kernel{};  // where the file names none
+};
+
+Choices<Word> phase_words() {
+  return {{"saturating", {}},
+          {"fine", {WorkloadKind::Saturating, 10us}},
+          {"bursty", {WorkloadKind::Bursty}},
+          {"long-kernels", {WorkloadKind::Saturating, 200ms}},
+          {"silent", {WorkloadKind::Silent}},
+          {"idle", {WorkloadKind::Idle}}};
 }
 
-Choices<WorkloadKind> workload_kinds() {
-  auto kinds = phase_kinds();
-  kinds.insert(kinds.begin() + 4, {"phases", WorkloadKind::Phases});
-  return kinds;
+Choices<Word> workload_words() {
+  auto words = phase_words();
+  words.insert(words.begin() + 4, {"phases", {WorkloadKind::Phases}});
+  return words;
 }
 
 // A slash would make "train/2" mean two things; control characters would break every table.
@@ -105,18 +114,18 @@ std::vector<LimitStep> read_changes(TableReader& table, const ClientSpec& client
   return changes;
 }
 
-std::vector<Phase> read_phases(TableReader& table) {
+// All phases share one kernel: the longest that one of them brings with it.
+std::vector<Phase> read_phases(TableReader& table, Duration& kernel) {
   std::vector<Phase> phases;
   for (TableReader& one : table.tables("phases")) {
-    Phase phase;
-    const auto kind = one.choice("kind", phase_kinds());
-    if (!kind && !one.has("kind")) one.missing("kind", "what the client does in this phase");
+    const auto word = one.choice("kind", phase_words());
+    if (!word && !one.has("kind")) one.missing("kind", "what the client does in this phase");
     const auto lasts = one.duration("lasts", Duration{1}, kLongestTime);
     if (!lasts && !one.has("lasts")) one.missing("lasts", "how long this phase is");
     one.finish();
-    phase.kind = kind.value_or(phase.kind);
-    phase.lasts = lasts.value_or(Duration{1});
-    phases.push_back(phase);
+    const Word meant = word.value_or(Word{});
+    phases.push_back({meant.kind, lasts.value_or(Duration{1})});
+    kernel = std::max(kernel, meant.kernel);
   }
   return phases;
 }
@@ -131,22 +140,18 @@ void check_used(TableReader& table, const char* key, bool used, const char* by) 
   if (table.has(key) && !used) table.problem(key, fmt::format("is only used by {}", by));
 }
 
-Duration default_kernel(const Workload& work) {
-  if (does(work, WorkloadKind::LongKernels)) return 200ms;
-  if (does(work, WorkloadKind::Fine)) return 10us;
-  return Duration{0};
-}
-
 Workload read_workload(TableReader& table) {
   Workload work;
-  work.kind = table.choice("workload", workload_kinds()).value_or(work.kind);
-  work.phases = read_phases(table);
+  const Word word = table.choice("workload", workload_words()).value_or(Word{});
+  work.kind = word.kind;
+  work.kernel = word.kernel;
+  work.phases = read_phases(table, work.kernel);
   const bool bursty = does(work, WorkloadKind::Bursty);
   const auto kernel = table.duration("kernel", Duration{0}, 1h);
   const auto burst = table.duration("burst", Duration{1}, kLongestTime);
   const auto gap = table.duration("gap", Duration{1}, kLongestTime);
   const auto total = table.duration("total", Duration{1}, kLongestTime);
-  work.kernel = kernel.value_or(default_kernel(work));
+  work.kernel = kernel.value_or(work.kernel);
   if (bursty) {
     work.burst = burst.value_or(60ms);
     work.gap = gap.value_or(40ms);

@@ -8,8 +8,8 @@
 
 #include "config/config_keys.h"
 #include "config/reader.h"
-#include "core/residency.h"
 #include "sim/scenario_client.h"
+#include "sim/scenario_memory.h"
 
 namespace nvshare::sim {
 namespace {
@@ -19,69 +19,53 @@ using config::TableReader;
 
 constexpr Duration kShortestPlay = 1us;
 
-void read_gpus(TableReader& root, Scenario& scenario) {
+// Answers whether they are known: what fits can then be judged.
+bool read_gpus(TableReader& root, Scenario& scenario) {
+  const config::Value* listed = root.find("gpu");
+  bool known = !listed || listed->kind == config::Kind::Array;
   int all = 0;
   for (TableReader& table : root.tables("gpu")) {
     GpuSpec gpu;
-    gpu.memory = table.bytes("memory", mib(1), kLargestMemory).value_or(gpu.memory);
-    gpu.count = static_cast<int>(table.integer("count", 1, kMostGpus).value_or(1));
-    all += gpu.count;
-    if (all > kMostGpus) {
+    const auto memory = table.bytes("memory", mib(1), kLargestMemory);
+    const auto count = table.integer("count", 1, kMostGpus);
+    known = known && table.has("memory") == memory.has_value();
+    known = known && table.has("count") == count.has_value();
+    gpu.memory = memory.value_or(gpu.memory);
+    gpu.count = static_cast<int>(count.value_or(1));
+    if (all <= kMostGpus && all + gpu.count > kMostGpus) {
       table.problem("count", fmt::format("more than {} GPUs in all", kMostGpus));
-      all = 0;
+      known = false;
     }
+    all = std::min(all + gpu.count, kMostGpus + 1);
     table.finish();
     scenario.gpus.push_back(gpu);
   }
   if (scenario.gpus.empty()) scenario.gpus.push_back({});
+  return known;
 }
 
-// Each GPU's memory, counting those alike one by one.
-std::vector<Bytes> memories(const Scenario& scenario) {
-  std::vector<Bytes> all;
-  for (const GpuSpec& gpu : scenario.gpus) {
-    for (int i = 0; i < gpu.count && all.size() < kMostGpus; ++i) all.push_back(gpu.memory);
-  }
-  return all;
+int number_of_gpus(const Scenario& scenario) {
+  int all = 0;
+  for (const GpuSpec& gpu : scenario.gpus) all += gpu.count;
+  return std::min(all, kMostGpus);
 }
 
-// What a client that is alone on the GPU can have, by the core's own rule.
-Bytes usable(const core::Config& config, Bytes memory) {
-  core::Residency gpu(config, memory);
-  gpu.join();
-  return gpu.safe_limit();
-}
-
-void check_memory(TableReader& table, const Scenario& scenario, const ClientSpec& client,
-                  const std::vector<Bytes>& gpus) {
-  const Bytes largest =
-      client.gpu ? gpus[static_cast<std::size_t>(*client.gpu)] : *std::ranges::max_element(gpus);
-  const Bytes limit = usable(scenario.config, largest);
-  for (const MemoryStep& step : client.memory) {
-    if (step.allocated <= limit) continue;
-    table.problem("memory", fmt::format("{} fits on no GPU it may use: the largest has {}, of "
-                                        "which {} can be used",
-                                        to_text(step.allocated), to_text(largest), to_text(limit)));
-    return;
-  }
-}
-
-void read_clients(TableReader& root, Scenario& scenario, bool config_is_good) {
-  const std::vector<Bytes> gpus = memories(scenario);
+std::vector<TableReader> read_clients(TableReader& root, Scenario& scenario) {
+  const int gpus = number_of_gpus(scenario);
   std::map<std::string, int> names;
-  for (TableReader& table : root.tables("client")) {
+  std::vector<TableReader> tables = root.tables("client");
+  for (TableReader& table : tables) {
     ClientSpec client = read_client(table);
     if (!client.name.empty() && ++names[client.name] == 2) {
       table.problem("name", fmt::format("there is another client '{}'", client.name));
     }
-    if (const auto gpu = table.integer("gpu", 0, static_cast<int>(gpus.size()) - 1)) {
+    if (const auto gpu = table.integer("gpu", 0, gpus - 1)) {
       client.gpu = static_cast<int>(*gpu);
     }
     if (client.arrives >= scenario.lasts) {
       table.problem("arrives", fmt::format("{} is not before the end of the scenario ({})",
                                            to_text(client.arrives), to_text(scenario.lasts)));
     }
-    if (config_is_good) check_memory(table, scenario, client, gpus);
     table.finish();
     scenario.clients.push_back(std::move(client));
   }
@@ -89,6 +73,7 @@ void read_clients(TableReader& root, Scenario& scenario, bool config_is_good) {
   if (!listed || (listed->kind == config::Kind::Array && listed->items.empty())) {
     root.missing("client", "a scenario needs at least one [[client]]");
   }
+  return tables;
 }
 
 // The file's name, with what could upset a terminal or a picture taken out of it.
@@ -119,8 +104,9 @@ Scenario read_scenario(const config::Value& document, const std::string& source,
     config::read_config(*table, scenario.config);
     table->finish();
   }
-  read_gpus(root, scenario);
-  read_clients(root, scenario, core::problems(scenario.config).empty());
+  const bool gpus_are_known = read_gpus(root, scenario);
+  std::vector<TableReader> clients = read_clients(root, scenario);
+  if (gpus_are_known) check_memory(scenario, clients);
   root.finish();
   return scenario;
 }

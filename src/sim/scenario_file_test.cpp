@@ -133,15 +133,27 @@ workload = "silent"
 [[client]]
 name = "i"
 workload = "idle"
+[[client]]
+name = "p"
+workload = "phases"
+phases = [{ kind = "fine", lasts = "1s" }, { kind = "long-kernels", lasts = "1s" }]
+[[client]]
+name = "q"
+workload = "phases"
+phases = [{ kind = "fine", lasts = "1s" }, { kind = "idle", lasts = "1s" }]
 )");
   EXPECT_EQ(s.clients[0].work.kernel, 10us);
+  EXPECT_EQ(s.clients[0].work.kind, WorkloadKind::Saturating);
   EXPECT_EQ(s.clients[1].work.kernel, 200ms);
+  EXPECT_EQ(s.clients[1].work.kind, WorkloadKind::Saturating);
   EXPECT_EQ(s.clients[2].work.burst, 60ms);
   EXPECT_EQ(s.clients[2].work.gap, 40ms);
   ASSERT_EQ(s.clients[2].memory.size(), 1u);
   EXPECT_EQ(s.clients[2].memory[0].allocated, gib(12));
   EXPECT_EQ(s.clients[3].work.kind, WorkloadKind::Silent);
   EXPECT_EQ(s.clients[4].work.kind, WorkloadKind::Idle);
+  EXPECT_EQ(s.clients[5].work.kernel, 200ms) << "the longest of its phases";
+  EXPECT_EQ(s.clients[6].work.kernel, 10us);
 }
 
 TEST(ParseScenario, ReportsEverythingAtOnceWithItsPlace) {
@@ -244,13 +256,101 @@ TEST(ParseScenario, ReportsMemoryThatFitsNowhere) {
                       "[[gpu]]\nmemory = \"80Gi\"\n"
                       "[[client]]\nname = \"A\"\nmemory = \"90Gi\"\n"
                       "[[client]]\nname = \"B\"\nmemory = \"40Gi\"\ngpu = 0\n"
-                      "[[client]]\nname = \"C\"\nmemory = \"40Gi\"\n"),
+                      "[[client]]\nname = \"C\"\nmemory = \"40Gi\"\ngpu = 1\n"
+                      "[[client]]\nname = \"D\"\nmemory = \"40Gi\"\ngpu = 7\n"),
             (Lines{
-                "s.toml:7:10: client.memory: 90GiB fits on no GPU it may use: the largest has "
-                "80GiB, of which 72GiB can be used",
-                "s.toml:10:10: client.memory: 40GiB fits on no GPU it may use: the largest has "
-                "16GiB, of which 14.4GiB can be used",
+                "s.toml:7:10: client.memory: 90GiB fits on no GPU: the largest has 80GiB, of which "
+                "72GiB can be used",
+                "s.toml:10:10: client.memory: 40GiB does not fit on GPU 0: it has 16GiB, of which "
+                "14.4GiB can be used",
+                "s.toml:19:7: client.gpu: 7 is not from 0 to 1",
             }));
+}
+
+// The core places by load and learns of a client's size only later.
+TEST(ParseScenario, WantsAGpuNamedWhereAClientDoesNotFitEveryOne) {
+  const std::string gpus = "[[gpu]]\nmemory = \"80Gi\"\n[[gpu]]\nmemory = \"8Gi\"\n";
+  EXPECT_EQ(errors_of(gpus + "[[client]]\nname = \"A\"\nmemory = \"40Gi\"\n"),
+            (Lines{"s.toml:7:10: client.memory: 40GiB does not fit on every GPU, and it may be "
+                   "placed on any: name a gpu (GPU 1 has 8GiB, of which 7.2GiB can be used)"}));
+  good(gpus + "[[client]]\nname = \"A\"\nmemory = \"40Gi\"\ngpu = 0\n");
+  good(gpus + "[[client]]\nname = \"A\"\nmemory = \"7Gi\"\n");
+}
+
+TEST(ParseScenario, ReportsMemoryAboveTheClientsOwnLimit) {
+  const std::string client = "[[client]]\nname = \"A\"\nmemory_limit = \"8Gi\"\n";
+  EXPECT_EQ(errors_of(client + "memory = \"9Gi\"\n"),
+            (Lines{"s.toml:4:10: client.memory: 9GiB is more than its memory_limit of 8GiB"}));
+  EXPECT_EQ(errors_of(client + "memory = \"3Gi\"\nprocesses = 3\n"),
+            (Lines{"s.toml:4:10: client.memory: 3 processes of 3GiB is more than its memory_limit "
+                   "of 8GiB"}));
+  good(client + "memory = \"4Gi\"\nprocesses = 2\n");
+}
+
+TEST(ParseScenario, KnowsTheLimitAtEachStepOfMemory) {
+  const std::string client =
+      "[[client]]\nname = \"A\"\nmemory_limit = \"8Gi\"\narrives = \"500ms\"\n"
+      "memory = [{ at = \"0s\", allocated = \"6Gi\" }, { at = \"1s\", allocated = \"9Gi\" }]\n";
+  EXPECT_EQ(errors_of(client + "changes = [{ at = \"1501ms\", memory_limit = \"9Gi\" }]\n"),
+            (Lines{"s.toml:5:70: client.memory.allocated: 9GiB is more than its memory_limit of "
+                   "8GiB"}));
+  good(client + "changes = [{ at = \"1500ms\", memory_limit = \"9Gi\" }]\n");
+  good(client +
+       "changes = [{ at = \"1s\", memory_limit = \"9Gi\" }, { at = \"1600ms\", memory_limit = "
+       "\"1Gi\" }]\n");
+}
+
+// 16 GiB, of which each process keeps 2 GiB free and the system 0.5 GiB: alone 13.5 GiB can be
+// used, by two 11.5 GiB.
+TEST(ParseScenario, CountsWhoIsThereAtTheSameTime) {
+  const std::string config = "[config]\nreserve_per_process = \"2Gi\"\nreserve_base = \"512Mi\"\n";
+  const std::string a = "[[client]]\nname = \"A\"\nmemory = \"12Gi\"\nleaves = \"1s\"\n";
+  const std::string b = "[[client]]\nname = \"B\"\nworkload = \"idle\"\n";
+  EXPECT_EQ(errors_of(config + a + b),
+            (Lines{"s.toml:6:10: client.memory: 12GiB does not fit on GPU 0: it has 16GiB, of "
+                   "which 11.5GiB can be used while 2 processes are there"}));
+  EXPECT_EQ(errors_of(config + a + b + "arrives = \"999ms\"\n").size(), 1u);
+  EXPECT_EQ(errors_of(config + b + "leaves = \"1ms\"\n" + a).size(), 1u);
+  EXPECT_EQ(errors_of(config + a + "processes = 2\n").size(), 1u);
+  for (const std::string& toml : {config + a, config + a + b + "arrives = \"1s\"\n",
+                                  config + b + "leaves = \"500ms\"\n" + a + "arrives = \"500ms\"\n",
+                                  config + a + "gpu = 0\n" + b + "gpu = 1\n[[gpu]]\ncount = 2\n"}) {
+    const auto report = run(good(toml));
+    EXPECT_TRUE(report) << toml << report.error().message;
+  }
+}
+
+// Work that is done frees its place earlier than the file can tell.
+TEST(ParseScenario, DoesNotCountOnWhoMayBeFinished) {
+  const Scenario s = good(R"(
+[config]
+reserve_per_process = "2Gi"
+[[client]]
+name = "A"
+memory = "12Gi"
+total = "500ms"
+[[client]]
+name = "B"
+arrives = "600ms"
+memory = "12Gi"
+)");
+  EXPECT_TRUE(run(s));
+}
+
+TEST(ParseScenario, JudgesSizesEvenWhenASettingIsWrong) {
+  const std::string large = "[[client]]\nname = \"A\"\nmemory = \"20Gi\"\n";
+  EXPECT_EQ(errors_of("[config]\nwindow = \"1ms\"\nreserve_percent = 95\n" + large),
+            (Lines{"s.toml:2:10: config.window: 1.0ms is not from 10.0ms to 3600.00s",
+                   "s.toml:3:19: config.reserve_percent: 95 is not from 0 to 90",
+                   "s.toml:6:10: client.memory: 20GiB does not fit on GPU 0: it has 16GiB, of "
+                   "which 14.4GiB can be used"}));
+  // A wrong window says nothing about the reserve.
+  EXPECT_EQ(errors_of("[config]\nwindow = \"1ms\"\nreserve_percent = 0\nreserve_base = \"0\"\n"
+                      "[[client]]\nname = \"A\"\nmemory = \"15Gi\"\n")
+                .size(),
+            1u);
+  // How large a GPU is that has no known size, nobody knows.
+  EXPECT_EQ(errors_of("[[gpu]]\nmemory = \"80GG\"\n" + large).size(), 1u);
 }
 
 TEST(ParseScenario, ReportsSettingsTheWorkloadWouldIgnore) {

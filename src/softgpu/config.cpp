@@ -1,97 +1,108 @@
 #include "softgpu/config.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <optional>
 
-#ifdef NVSHARE_HAVE_TOML
-#include <toml++/toml.h>
-#endif
+#include "base/suggest.h"
+#include "config/exact_text.h"
+#include "config/reader.h"
 
 namespace nvshare::softgpu {
 namespace {
 
-using Member = std::function<Result<void>(Config&, std::string_view)>;
-
-Member text(std::string Config::*member, std::size_t longest) {
-  return [=](Config& config, std::string_view value) -> Result<void> {
-    if (value.size() > longest) return Error{fmt::format("longer than {} characters", longest)};
-    config.*member = std::string(value);
-    return {};
-  };
+Access text(std::string Config::*member, std::size_t longest) {
+  return {[=](Config& config, std::string_view value) -> Result<void> {
+            if (value.size() > longest) {
+              return Error{fmt::format("longer than {} characters", longest)};
+            }
+            config.*member = std::string(value);
+            return {};
+          },
+          [=](const Config& config) { return config.*member; }};
 }
 
-Member size(Bytes Config::*member, Bytes low, Bytes high) {
-  return [=](Config& config, std::string_view value) -> Result<void> {
-    auto bytes = parse_bytes(value);
-    if (!bytes) return bytes.error();
-    if (*bytes < low || *bytes > high) {
-      return Error{fmt::format("'{}' is not from {} to {}", value, to_text(low), to_text(high))};
-    }
-    config.*member = *bytes;
-    return {};
-  };
+Access card_name(std::string Config::*member) {
+  return {[=](Config& config, std::string_view value) -> Result<void> {
+            const bool good = std::all_of(value.begin(), value.end(), [](unsigned char c) {
+              return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+            });
+            if (!good || value.size() > 40) {
+              return Error{"not a card name (up to 40 letters, digits, '.', '_', '-')"};
+            }
+            config.*member = std::string(value);
+            return {};
+          },
+          [=](const Config& config) { return config.*member; }};
 }
 
-Member time(Duration Config::*member, Duration low, Duration high) {
-  return [=](Config& config, std::string_view value) -> Result<void> {
-    auto duration = parse_duration(value);
-    if (!duration) return duration.error();
-    if (*duration < low || *duration > high) {
-      return Error{fmt::format("'{}' is not from {} to {}", value, to_text(low), to_text(high))};
-    }
-    config.*member = *duration;
-    return {};
-  };
+template <typename T>
+Access between(T Config::*member, T low, T high, Result<T> (*parse)(std::string_view)) {
+  return {[=](Config& config, std::string_view value) -> Result<void> {
+            auto parsed = parse(value);
+            if (!parsed) return parsed.error();
+            if (*parsed < low || *parsed > high) {
+              return Error{fmt::format("'{}' is not from {} to {}", value, config::exact_text(low),
+                                       config::exact_text(high))};
+            }
+            config.*member = *parsed;
+            return {};
+          },
+          [=](const Config& config) { return config::exact_text(config.*member); }};
 }
 
-Member number(std::int64_t Config::*member, std::int64_t low, std::int64_t high) {
-  return [=](Config& config, std::string_view value) -> Result<void> {
-    auto parsed = parse_integer(value, low, high);
-    if (!parsed) return parsed.error();
-    config.*member = *parsed;
-    return {};
-  };
+Access size(Bytes Config::*member, Bytes low, Bytes high) {
+  return between<Bytes>(member, low, high, parse_bytes);
 }
 
-Member yes_or_no(bool Config::*member) {
-  return [=](Config& config, std::string_view value) -> Result<void> {
-    const bool yes = value == "1" || value == "true";
-    if (!yes && value != "0" && value != "false") {
-      return Error{fmt::format("'{}' is not true or false", value)};
-    }
-    config.*member = yes;
-    return {};
-  };
+Access time(Duration Config::*member, Duration low, Duration high) {
+  return between<Duration>(member, low, high, parse_duration);
+}
+
+Access number(std::int64_t Config::*member, std::int64_t low, std::int64_t high) {
+  return {[=](Config& config, std::string_view value) -> Result<void> {
+            auto parsed = parse_integer(value, low, high);
+            if (!parsed) return parsed.error();
+            config.*member = *parsed;
+            return {};
+          },
+          [=](const Config& config) { return std::to_string(config.*member); }};
+}
+
+Access yes_or_no(bool Config::*member) {
+  return {[=](Config& config, std::string_view value) -> Result<void> {
+            const bool yes = value == "1" || value == "true";
+            if (!yes && value != "0" && value != "false") {
+              return Error{fmt::format("'{}' is not true or false", value)};
+            }
+            config.*member = yes;
+            return {};
+          },
+          [=](const Config& config) { return config.*member ? "true" : "false"; }};
 }
 
 constexpr std::int64_t kAny = 1'000'000'000'000;
 
-#ifdef NVSHARE_HAVE_TOML
-
 // A value as it would stand in the environment; nothing when it is of a kind no setting has.
-std::optional<std::string> as_text(const toml::node& node) {
-  if (auto value = node.value_exact<std::string>()) return *value;
-  if (auto value = node.value_exact<std::int64_t>()) return std::to_string(*value);
-  if (auto value = node.value_exact<bool>()) return *value ? "true" : "false";
-  return std::nullopt;
+std::optional<std::string> as_text(const config::Value& value) {
+  switch (value.kind) {
+    case config::Kind::Text:
+      return value.text;
+    case config::Kind::Integer:
+      return std::to_string(value.integer);
+    case config::Kind::Boolean:
+      return value.boolean ? "true" : "false";
+    default:
+      return std::nullopt;
+  }
 }
 
-std::string place(const std::string& origin, const toml::source_position& position) {
-  return fmt::format("{}:{}:{}", origin, position.line, position.column);
-}
-
-#endif
-
-const Setting* find_setting(std::string_view key) {
-  const auto& all = settings();
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const Setting& one) { return one.key == key; });
-  return found == all.end() ? nullptr : &*found;
+Error one_error(const std::vector<std::string>& errors) {
+  return Error{join({errors.begin(), errors.end()}, "; ")};
 }
 
 }  // namespace
@@ -99,9 +110,7 @@ const Setting* find_setting(std::string_view key) {
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all{
       {"card", "up to 40 letters, digits, '.', '_', '-'",
-       "name of the card; programs that name "
-       "the same card share it",
-       text(&Config::card, 40)},
+       "name of the card; programs that name the same card share it", card_name(&Config::card)},
       {"count", "1 to 8", "how many devices there are", number(&Config::count, 1, 8)},
       {"memory", "16MiB to 4TiB", "device memory", size(&Config::memory, mib(16), gib(4096))},
       {"name", "up to 95 characters", "what the device calls itself", text(&Config::name, 95)},
@@ -138,6 +147,13 @@ const std::vector<Setting>& settings() {
   return all;
 }
 
+const Setting* find_setting(std::string_view key) {
+  const auto& all = settings();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Setting& one) { return one.key == key; });
+  return found == all.end() ? nullptr : &*found;
+}
+
 std::string environment_name(std::string_view key) {
   std::string name = "NVSHARE_SOFTGPU_";
   for (const char c : key) name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -145,36 +161,24 @@ std::string environment_name(std::string_view key) {
 }
 
 Result<Config> parse_config(std::string_view toml, const std::string& origin, Config base) {
-#ifdef NVSHARE_HAVE_TOML
-  const toml::parse_result parsed = toml::parse(toml);
-  if (!parsed) {
-    return Error{std::string(parsed.error().description())}.with_context(
-        place(origin, parsed.error().source().begin));
-  }
-  std::string errors;
-  for (const auto& [key, node] : parsed.table()) {
-    const std::string where = place(origin, node.source().begin);
-    const Setting* setting = find_setting(key.str());
-    const auto value = as_text(node);
-    std::string wrong;
-    if (setting == nullptr) {
-      wrong = "no such setting";
-    } else if (!value) {
-      wrong = "neither text nor a whole number nor true or false";
-    } else if (auto set = setting->set(base, *value); !set) {
-      wrong = set.error().message;
-    }
-    if (!wrong.empty()) {
-      errors += fmt::format("{}{}: {}: {}", errors.empty() ? "" : "; ", where, key.str(), wrong);
+  const auto document = config::parse_toml(toml, origin);
+  if (!document) return document.error();
+  config::Problems problems(origin);
+  config::TableReader reader(*document, "", problems);
+  for (const Setting& setting : settings()) {
+    const config::Value* value = reader.find(setting.key);
+    if (value == nullptr) continue;
+    const auto given = as_text(*value);
+    if (!given) {
+      reader.problem(setting.key, fmt::format("is {}, not a text, a whole number, true or false",
+                                              config::name_of(value->kind)));
+    } else if (auto set = setting.value.set(base, *given); !set) {
+      reader.problem(setting.key, set.error().message);
     }
   }
-  if (!errors.empty()) return Error{errors};
+  reader.finish();
+  if (!problems.empty()) return one_error(problems.lines());
   return base;
-#else
-  (void)toml;
-  (void)base;
-  return Error{fmt::format("{}: this build reads no TOML files", origin)};
-#endif
 }
 
 Result<Config> load_config(const Environment& environment) {
@@ -187,16 +191,16 @@ Result<Config> load_config(const Environment& environment) {
     if (!parsed) return parsed.error();
     config = *parsed;
   }
-  std::string errors;
+  std::vector<std::string> errors;
   for (const Setting& setting : settings()) {
     const std::string name = environment_name(setting.key);
     const char* value = environment(name);
     if (value == nullptr) continue;
-    if (auto set = setting.set(config, value); !set) {
-      errors += fmt::format("{}{}: {}", errors.empty() ? "" : "; ", name, set.error().message);
+    if (auto set = setting.value.set(config, value); !set) {
+      errors.push_back(fmt::format("{}: {}", name, set.error().message));
     }
   }
-  if (!errors.empty()) return Error{errors};
+  if (!errors.empty()) return one_error(errors);
   if (config.card.empty()) config.card = "default";
   return config;
 }

@@ -39,16 +39,26 @@ struct Config {
   bool nvml_unavailable = false;
 };
 
+// How a setting gets its value from text and gives it back. What get() answers, set() takes, and
+// nothing is lost on the way.
+struct Access {
+  std::function<Result<void>(Config&, std::string_view)> set;
+  std::function<std::string(const Config&)> get;
+};
+
 // One setting: how it is named in the environment and in a file, what it may be, and where it goes.
 struct Setting {
   std::string_view key;  // in a file; NVSHARE_SOFTGPU_ and the same in capitals in the environment
   std::string_view range;  // what is accepted, for people
   std::string_view help;
-  std::function<Result<void>(Config&, std::string_view)> set;
+  Access value;
 };
 
 // The one table of settings; docs/softgpu.md shows the same.
 const std::vector<Setting>& settings();
+
+// The setting of that key; null when there is none.
+const Setting* find_setting(std::string_view key);
 
 // The environment's name of a setting: "fail_copy" is NVSHARE_SOFTGPU_FAIL_COPY.
 std::string environment_name(std::string_view key);

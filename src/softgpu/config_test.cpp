@@ -51,14 +51,37 @@ TEST(SoftgpuConfig, ReadsAFile) {
 }
 
 TEST(SoftgpuConfig, SaysWhereAFileIsWrong) {
-  EXPECT_EQ(parse_config("memory = \"2Gi\"\nspeed = 3\n", "f").error().message,
-            "f:2:9: speed: no such setting");
+  EXPECT_EQ(parse_config("memory = \"2Gi\"\nsliec = 3\n", "f").error().message,
+            "f:2:1: sliec: unknown key; did you mean 'slice'?");
   EXPECT_EQ(parse_config("count = 9\n", "f").error().message,
             "f:1:9: count: '9' is not a whole number from 1 to 8");
+  EXPECT_EQ(parse_config("count = 9\nmemory = 1.5\n", "f").error().message,
+            "f:1:9: count: '9' is not a whole number from 1 to 8; "
+            "f:2:10: memory: is a number with a fraction, not a text, a whole number, true or false");
   EXPECT_FALSE(parse_config("count = [1]\n", "f"));
   EXPECT_FALSE(parse_config("count =", "f"));
 }
 #endif
+
+TEST(SoftgpuConfig, EverySettingGivesBackWhatItTakes) {
+  const Config defaults;
+  for (const Setting& setting : settings()) {
+    Config other;
+    EXPECT_TRUE(setting.value.set(other, setting.value.get(defaults))) << setting.key;
+    EXPECT_EQ(setting.value.get(other), setting.value.get(defaults)) << setting.key;
+  }
+  Config config;
+  const Setting* memory = find_setting("memory");
+  ASSERT_NE(memory, nullptr);
+  ASSERT_TRUE(memory->value.set(config, "1073741825"));
+  EXPECT_EQ(memory->value.get(config), "1073741825");
+  EXPECT_EQ(find_setting("speed"), nullptr);
+}
+
+TEST(SoftgpuConfig, ACardHasAName) {
+  EXPECT_TRUE(load({{"NVSHARE_SOFTGPU_CARD", "a.b_c-1"}}));
+  EXPECT_FALSE(load({{"NVSHARE_SOFTGPU_CARD", "a/b"}}));
+}
 
 TEST(SoftgpuConfig, AFileThatIsNotThereIsAnError) {
   EXPECT_FALSE(load({{"NVSHARE_SOFTGPU_CONFIG", "/nowhere/at/all.toml"}}));

@@ -50,7 +50,7 @@ void Bills::advance(Time now) {
 }
 
 void Bills::joined(const ShadowClient& client) {
-  ++account(client).clients;
+  account(client);
 }
 
 void Bills::granted(const ShadowClient& client) {
@@ -72,15 +72,19 @@ void Bills::returned(const ShadowClient& client) {
   --running_[client.gpu];
 }
 
-void Bills::left(const ShadowClient& client) {
-  if (--account(client).clients == 0) accounts_.erase({client.gpu, client.tenant});
+void Bills::tenant_removed(core::TenantId tenant) {
+  std::erase_if(accounts_, [&](const auto& entry) { return entry.first.second == tenant; });
+}
+
+void Bills::gpu_removed(core::GpuId gpu) {
+  std::erase_if(accounts_, [&](const auto& entry) { return entry.first.first == gpu; });
 }
 
 std::string Bills::compare(const std::vector<core::ShareView>& shares) const {
   if (kind_ == Kind::Unchecked) return {};
   for (const core::ShareView& share : shares) {
     const auto it = accounts_.find({share.gpu, share.tenant});
-    if (it == accounts_.end()) return fmt::format("tenant {} has no clients", share.tenant.value);
+    if (it == accounts_.end()) return fmt::format("tenant {} was never here", share.tenant.value);
     const bool settled = kind_ == Kind::Metered || it->second.holders == 0;
     const double off = static_cast<double>(share.billed.count()) - it->second.billed;
     if (settled && std::abs(off) > (kind_ == Kind::Metered ? 0 : kRounding)) {

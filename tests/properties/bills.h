@@ -29,7 +29,9 @@ class Bills {
   // A reading of the meter for a client that holds a grant.
   void metered(ShadowClient& client, Duration used, Time now);
   void returned(const ShadowClient& client);
-  void left(const ShadowClient& client);
+  // Accounts outlive processes: they end with the tenant or the GPU.
+  void tenant_removed(core::TenantId tenant);
+  void gpu_removed(core::GpuId gpu);
   void switched(bool on) { on_ = on; }
   void config_changed(const core::Config& config);
 
@@ -39,7 +41,6 @@ class Bills {
  private:
   enum class Kind { Metered, Divided, Union, Unchecked };
   struct Account {
-    int clients = 0;
     int holders = 0;
     double billed = 0;  // nanoseconds
   };

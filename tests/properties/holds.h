@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -24,6 +26,12 @@ inline int runs_of(int runs) {
                   runs * std::atoi(percent != nullptr ? percent : NVSHARE_PROPERTY_PERCENT) / 100);
 }
 
+inline std::uint64_t seed_of(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
 // The property returns normally when it holds, and fails by RC_ASSERT or RC_FAIL.
 template <typename Property>
 void holds(int runs, Property&& property) {
@@ -34,9 +42,12 @@ void holds(int runs, Property&& property) {
   const char* given = std::getenv("RC_PARAMS");
   const std::string settings = given != nullptr ? given : "";
   rc::detail::TestParams params = rc::detail::configuration().testParams;
-  if (settings.find("seed=") == std::string::npos) params.seed = 20'240'601;
+  // Fixed, so that a test says the same each time, and another for each test.
+  if (settings.find("seed=") == std::string::npos) params.seed = seed_of(metadata.id);
   if (settings.find("max_success=") == std::string::npos) params.maxSuccess = runs_of(runs);
   const auto result = rc::detail::checkTestable(std::forward<Property>(property), metadata, params);
+  std::printf("%s: %d runs, seed=%llu\n", metadata.id.c_str(), params.maxSuccess,
+              static_cast<unsigned long long>(params.seed));
   if (result.template is<rc::detail::SuccessResult>()) return;
   std::ostringstream text;
   rc::detail::printResultMessage(result, text);

@@ -91,7 +91,7 @@ TEST(Scenarios, EveryScenarioKeepsTheRules) {
   });
 }
 
-// --- metered limits -----------------------------------------------------------------------------
+// --- metered limits ---------------------------------------------------------------------------
 
 // GPU time of each tenant since its present limit holds. Clients take turns, so the one that holds
 // the grant has used the time since.
@@ -225,7 +225,7 @@ TEST(Scenarios, MeteredEntitlementsAreReached) {
   });
 }
 
-// --- waiting ------------------------------------------------------------------------------------
+// --- waiting ----------------------------------------------------------------------------------
 
 // Nobody waits longer for the GPU than this. With n tenants, each of p processes at most, turns of
 // T and kernels up to K, w the smallest part of the GPU that anyone of them is entitled to:
@@ -315,7 +315,7 @@ TEST(Scenarios, MemoryWaitsAreBounded) {
   });
 }
 
-// --- drops --------------------------------------------------------------------------------------
+// --- drops ------------------------------------------------------------------------------------
 
 // Keeps each tenant's account of the present window from what is billed, as the policy promises:
 // quota = limit x window, an overrun is carried over.

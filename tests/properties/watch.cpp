@@ -84,7 +84,6 @@ void Watch::forget(ClientId id, Time now) {
     bills_.metered(client, now - client.granted_at, now);
     bills_.returned(client);
   }
-  bills_.left(client);
   clients_.erase(id);
 }
 
@@ -94,6 +93,11 @@ void Watch::note(const GpuRemoved& e, Time now) {
     if (client.gpu == e.gpu) there.push_back(id);
   }
   for (ClientId id : there) forget(id, now);
+  bills_.gpu_removed(e.gpu);
+}
+
+void Watch::note(const TenantRemoved& e, Time) {
+  bills_.tenant_removed(e.tenant);
 }
 
 void Watch::note(const ClientAdded& e, Time) {
@@ -198,6 +202,8 @@ void Watch::obey(ShadowClient& client, const Drop&, Time now) {
 }
 
 void Watch::obey(ShadowClient& client, const Overdue&, Time now) {
+  const bool moves = client.incoming.count > 0 || client.outgoing.count > 0;
+  if (client.held == Held::No && moves) return;  // it does not move its memory
   if (client.held != Held::Told || now < client.dropped_at + config_.drop_timeout) {
     fail(Rule::Grants, fmt::format("client {} is not overdue", client.id.value));
   }

@@ -50,6 +50,7 @@ class Watch {
  private:
   void fail(Rule rule, const std::string& what);
   void note(const core::GpuRemoved& e, Time now);
+  void note(const core::TenantRemoved& e, Time now);
   void note(const core::ClientAdded& e, Time now);
   void note(const core::ClientGone& e, Time now);
   void note(const core::WorkRequested& e, Time now);

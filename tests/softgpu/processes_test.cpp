@@ -59,7 +59,8 @@ void expect_equal_shares(int count) {
     double cpu = 0;
     said >> elapsed >> cpu;
     EXPECT_NEAR(elapsed, expected, expected * 0.02) << count;
-    EXPECT_LT(cpu, elapsed * 0.2) << "time passes without burning CPU";
+    // Time passes without burning CPU, apart from what starting takes (more under a sanitizer).
+    EXPECT_LT(cpu, 150 + elapsed * 0.2);
     EXPECT_EQ(child.finish(), 0);
   }
 }

@@ -79,9 +79,11 @@ const Bodies& bodies() {
 
 int trace_file() {
   static const int file = [] {
-    const char* path = std::getenv("NVSHARE_SOFTGPU_TRACE");
-    if (path == nullptr || *path == 0) return -1;
-    return ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    // Read here, for calls come before cuInit, which says what is wrong with the settings.
+    const auto config =
+        load_config([](const std::string& name) { return std::getenv(name.c_str()); });
+    if (!config || config->trace.empty()) return -1;
+    return ::open(config->trace.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   }();
   return file;
 }

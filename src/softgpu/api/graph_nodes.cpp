@@ -32,7 +32,7 @@ CUgraphNodeType type_of(const Node& node) {
       CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
       CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
       CU_GRAPH_NODE_TYPE_MEM_FREE,     CU_GRAPH_NODE_TYPE_GRAPH,
-      CU_GRAPH_NODE_TYPE_EMPTY};
+      CU_GRAPH_NODE_TYPE_EMPTY,        CU_GRAPH_NODE_TYPE_EMPTY};
   static_assert(std::size(kTypes) == std::variant_size_v<Task>);
   return kTypes[node.task.index()];
 }

@@ -42,7 +42,9 @@ SOFTGPU_API(cuGetProcAddress_v2)
  CUdriverProcAddressQueryResult* symbol_status) {
   if (symbol == nullptr || function == nullptr || flags > 3) return CUDA_ERROR_INVALID_VALUE;
   if (cuda_version > kDriverVersion) return CUDA_ERROR_INVALID_VALUE;
-  const Resolution resolution = find(symbol, cuda_version, flags);
+  // A version below zero is taken for the newest.
+  const int version = cuda_version < 0 ? kDriverVersion : cuda_version;
+  const Resolution resolution = find(symbol, version, flags);
   if (symbol_status != nullptr) *symbol_status = resolution.status;
   *function = resolution.function == nullptr ? nullptr : exported(resolution.function->id);
   return CUDA_SUCCESS;
@@ -50,9 +52,13 @@ SOFTGPU_API(cuGetProcAddress_v2)
 
 SOFTGPU_API(cuGetProcAddress)
 (const char* symbol, void** function, int cuda_version, uint64_t flags) {
-  SOFTGPU_TRY(impl_cuGetProcAddress_v2(symbol, function, cuda_version, flags, nullptr));
-  // The first form has nowhere to put the reason.
-  return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  void* found = nullptr;
+  SOFTGPU_TRY(impl_cuGetProcAddress_v2(symbol, &found, cuda_version, flags, nullptr));
+  // The first form has nowhere to put the reason, and then leaves the pointer alone.
+  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;
+  *function = found;
+  return CUDA_SUCCESS;
 }
 
 SOFTGPU_API(cuGetExportTable)(const void** pp_export_table, const CUuuid* export_table_id) {

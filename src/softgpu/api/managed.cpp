@@ -48,7 +48,8 @@ CUresult prefetch(Call& call, CUdeviceptr address, std::size_t bytes, CUmemLocat
   Allocation* allocation = nullptr;
   SOFTGPU_TRY(find(call, address, bytes, allocation));
   allocation->prefetched = location;
-  return enqueue(call, stream, EmptyTask{});
+  if (stream->capture) return enqueue(call, stream, EmptyTask{});
+  return enqueue(call, stream, PrefetchTask{address, bytes, number_of(location)});
 }
 
 }  // namespace

@@ -289,7 +289,7 @@ SOFTGPU_API(cuMemAllocManaged)(CUdeviceptr* address, size_t bytes, unsigned flag
   if (call.rt.fault_due(call.rt.config.fail_allocation, call.rt.allocations)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // Not charged: it may exceed the device, and is wherever it is used.
+  // Takes room on a device only where the device uses it, so there may be more of it than room.
   std::uint64_t base = 0;
   SOFTGPU_TRY(allocate_host(call, bytes, flags, MemoryKind::kManaged, base));
   *address = base;

@@ -64,8 +64,8 @@ struct SharedHeader {
 constexpr std::uint64_t kSharedMagic = 0x5448435350475453;
 constexpr std::uint64_t kHeaderRoom = 4096;  // behind the memory, in the same file
 
-std::shared_ptr<Physical> new_physical(Call& call, std::uint64_t bytes,
-                                       const CUmemAllocationProp& prop, UniqueFd file) {
+std::shared_ptr<Physical> new_physical(std::uint64_t bytes, const CUmemAllocationProp& prop,
+                                       UniqueFd file) {
   auto physical = std::make_shared<Physical>();
   physical->bytes = bytes;
   physical->prop = prop;
@@ -74,13 +74,12 @@ std::shared_ptr<Physical> new_physical(Call& call, std::uint64_t bytes,
   ::fstat(file.get(), &info);
   physical->identity = info.st_ino;
   physical->file = std::move(file);
-  (void)call;
   return physical;
 }
 
 CUmemGenericAllocationHandle add_handle(Runtime& rt, const std::shared_ptr<Physical>& physical) {
   const std::uint64_t handle = rt.new_handle();
-  ++physical->handles;
+  physical->handles[handle] = 1;
   rt.physicals.add(handle, physical);
   return handle;
 }
@@ -92,7 +91,7 @@ bool is_mapped(Runtime& rt, const Physical& physical) {
 
 // Memory goes when neither a handle nor a mapping is left.
 void drop_if_unused(Runtime& rt, const std::shared_ptr<Physical>& physical) {
-  if (physical->handles > 0 || is_mapped(rt, *physical)) return;
+  if (!physical->handles.empty() || is_mapped(rt, *physical)) return;
   if (physical->on_device) drop_shared(*rt.segment, physical->identity);
 }
 
@@ -173,7 +172,7 @@ SOFTGPU_API(cuMemCreate)
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(size + kHeaderRoom)) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  auto physical = new_physical(call, size, *prop, std::move(file));
+  auto physical = new_physical(size, *prop, std::move(file));
   if (on_device && !hold_shared(*call.rt.segment, prop->location.id, physical->identity, size)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -186,8 +185,9 @@ SOFTGPU_API(cuMemRelease)(CUmemGenericAllocationHandle handle) {
   SOFTGPU_TRY(call.ready());
   const auto physical = find_physical(call.rt, handle);
   if (!physical) return CUDA_ERROR_INVALID_VALUE;
+  if (--physical->handles[handle] > 0) return CUDA_SUCCESS;
+  physical->handles.erase(handle);
   call.rt.physicals.remove(pointer(handle));
-  --physical->handles;
   drop_if_unused(call.rt, physical);
   return CUDA_SUCCESS;
 }
@@ -218,8 +218,8 @@ SOFTGPU_API(cuMemMap)
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   ::madvise(pointer(address), size, MADV_DONTFORK);
-  call.rt.addresses.mappings[address] = {address,  size, offset,
-                                         physical, {},   CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  call.rt.addresses.mappings[address] = {
+      address, size, offset, physical, handle, {}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
   return CUDA_SUCCESS;
 }
 
@@ -228,16 +228,18 @@ SOFTGPU_API(cuMemUnmap)(CUdeviceptr address, size_t size) {
   SOFTGPU_TRY(call.ready());
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   auto& mappings = call.rt.addresses.mappings;
-  // Whole mappings only, one behind the other.
-  std::vector<std::uint64_t> bases;
-  std::uint64_t at = address;
-  while (at < address + size) {
-    const auto found = mappings.find(at);
-    if (found == mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-    bases.push_back(at);
-    at += found->second.bytes;
+  if (call.rt.addresses.find_reservation(address) == nullptr || size > UINT64_MAX - address) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
-  if (at != address + size) return CUDA_ERROR_INVALID_VALUE;
+  // Whole mappings only; where nothing is mapped there is nothing to do.
+  const Mapping* first = call.rt.addresses.find_mapping(address);
+  if (first != nullptr && first->base != address) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<std::uint64_t> bases;
+  for (auto at = mappings.lower_bound(address); at != mappings.end() && at->first - address < size;
+       ++at) {
+    if (at->first + at->second.bytes > address + size) return CUDA_ERROR_INVALID_VALUE;
+    bases.push_back(at->first);
+  }
   call.rt.wait_for_effects(call.lock);
   for (const std::uint64_t base : bases) {
     const auto physical = mappings[base].physical;
@@ -270,8 +272,8 @@ SOFTGPU_API(cuMemSetAccess)
     const bool host = desc[i].location.type == CU_MEM_LOCATION_TYPE_HOST ||
                       desc[i].location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
     if (!device && !host) return CUDA_ERROR_INVALID_VALUE;
-    if (device) {
-      if (call.device(desc[i].location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    if (device && call.device(desc[i].location.id) != CUDA_SUCCESS) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
     const auto flags = desc[i].flags;
     if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
@@ -323,7 +325,11 @@ SOFTGPU_API(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle* handle, v
   SOFTGPU_TRY(call.ready());
   const Mapping* mapping = call.rt.addresses.find_mapping(reinterpret_cast<std::uint64_t>(addr));
   if (handle == nullptr || mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *handle = add_handle(call.rt, mapping->physical);
+  // The very handle it was mapped by, even if that one had been released.
+  if (++mapping->physical->handles[mapping->handle] == 1) {
+    call.rt.physicals.add(mapping->handle, mapping->physical);
+  }
+  *handle = mapping->handle;
   return CUDA_SUCCESS;
 }
 
@@ -373,7 +379,7 @@ SOFTGPU_API(cuMemImportFromShareableHandle)
     if (one->identity == info.st_ino) physical = one;
   }
   if (!physical) {
-    physical = new_physical(call, header.bytes, header.prop, std::move(file));
+    physical = new_physical(header.bytes, header.prop, std::move(file));
     if (physical->on_device &&
         !hold_shared(*call.rt.segment, header.prop.location.id, physical->identity, header.bytes)) {
       return CUDA_ERROR_OUT_OF_MEMORY;

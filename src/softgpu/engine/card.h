@@ -83,7 +83,9 @@ struct BusyBucket {
 
 // One process's use of one device.
 struct Usage {
-  std::uint64_t memory = 0;  // bytes of this process alone; shared allocations are apart
+  std::uint64_t memory = 0;   // bytes of this process alone; shared allocations are apart
+  std::uint64_t managed = 0;  // bytes of managed memory that are here and give way to others
+  Nanos managed_used = 0;     // when the process last used some of it here
   std::uint64_t kernels = 0;
   std::uint64_t copied_in = 0;
   std::uint64_t copied_out = 0;

@@ -252,7 +252,8 @@ Segment::Lock::~Lock() {
 std::uint64_t memory_used(const Card& card, int device, int slot) {
   std::uint64_t used = 0;
   for_each_bit(card.occupied, [&](int index) {
-    if (slot < 0 || slot == index) used += card.processes[index].usage[device].memory;
+    const Usage& usage = card.processes[index].usage[device];
+    if (slot < 0 || slot == index) used += usage.memory + usage.managed;
   });
   for (const SharedAllocation& shared : card.shared) {
     if (shared.holders == 0 || shared.device != static_cast<std::uint32_t>(device)) continue;
@@ -263,11 +264,39 @@ std::uint64_t memory_used(const Card& card, int device, int slot) {
 
 namespace {
 
+// Whose managed memory on the device is the oldest; null when there is none.
+Usage* oldest_managed(Card& card, int device) {
+  Usage* oldest = nullptr;
+  for_each_bit(card.occupied, [&](int index) {
+    Usage& usage = card.processes[index].usage[device];
+    if (usage.managed == 0) return;
+    if (oldest == nullptr || usage.managed_used < oldest->managed_used) oldest = &usage;
+  });
+  return oldest;
+}
+
+// Managed memory gives way for it.
 bool fits(Segment& segment, int device, std::uint64_t bytes) {
   const std::uint64_t total = segment.card().devices[device].config.memory;
   if (bytes > total) return false;
-  if (memory_used(segment.card(), device, -1) <= total - bytes) return true;
-  return segment.reap() > 0 && memory_used(segment.card(), device, -1) <= total - bytes;
+  const auto lacking = [&] {
+    const std::uint64_t used = memory_used(segment.card(), device, -1);
+    return used > total - bytes ? used - (total - bytes) : 0;
+  };
+  if (lacking() == 0 || (segment.reap() > 0 && lacking() == 0)) return true;
+  std::uint64_t movable = 0;
+  for_each_bit(segment.card().occupied, [&](int index) {
+    movable += segment.card().processes[index].usage[device].managed;
+  });
+  std::uint64_t wanted = lacking();
+  if (wanted > movable) return false;
+  while (wanted > 0) {
+    Usage* victim = oldest_managed(segment.card(), device);
+    const std::uint64_t taken = std::min(victim->managed, wanted);
+    victim->managed -= taken;
+    wanted -= taken;
+  }
+  return true;
 }
 
 }  // namespace
@@ -283,6 +312,31 @@ void release_memory(Segment& segment, int device, std::uint64_t bytes) {
   Segment::Lock lock(segment);
   std::uint64_t& memory = segment.self().usage[device].memory;
   memory -= std::min(memory, bytes);
+}
+
+bool charge_managed(Segment& segment, int device, std::uint64_t bytes) {
+  Segment::Lock lock(segment);
+  if (!fits(segment, device, bytes)) return false;
+  Usage& usage = segment.self().usage[device];
+  usage.managed += bytes;
+  usage.managed_used = monotonic_now();
+  return true;
+}
+
+void use_managed(Segment& segment, int device) {
+  Segment::Lock lock(segment);
+  segment.self().usage[device].managed_used = monotonic_now();
+}
+
+void release_managed(Segment& segment, int device, std::uint64_t bytes) {
+  Segment::Lock lock(segment);
+  std::uint64_t& managed = segment.self().usage[device].managed;
+  managed -= std::min(managed, bytes);
+}
+
+std::uint64_t managed_here(Segment& segment, int device) {
+  Segment::Lock lock(segment);
+  return segment.self().usage[device].managed;
 }
 
 bool hold_shared(Segment& segment, int device, std::uint64_t identity, std::uint64_t bytes) {

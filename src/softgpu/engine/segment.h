@@ -76,6 +76,15 @@ std::uint64_t memory_used(const Card& card, int device, int slot);
 bool charge_memory(Segment& segment, int device, std::uint64_t bytes);
 void release_memory(Segment& segment, int device, std::uint64_t bytes);
 
+// Managed memory on the device. It takes room like any other, but gives way when the room is
+// needed, that of the process first which has not used any for the longest time. False: there is no
+// room even so.
+bool charge_managed(Segment& segment, int device, std::uint64_t bytes);
+void use_managed(Segment& segment, int device);
+void release_managed(Segment& segment, int device, std::uint64_t bytes);
+// What is still here of this process's.
+std::uint64_t managed_here(Segment& segment, int device);
+
 // Shared allocations are named by the identity of their memory. The first holder is charged.
 bool hold_shared(Segment& segment, int device, std::uint64_t identity, std::uint64_t bytes);
 void drop_shared(Segment& segment, std::uint64_t identity);

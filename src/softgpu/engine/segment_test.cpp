@@ -77,6 +77,29 @@ TEST(Segment, ProcessesMeetOnTheSameCard) {
   EXPECT_EQ(memory_used((*mine)->card(), 0, -1), 600u << 20);
 }
 
+TEST(Segment, ManagedMemoryGivesWayTheLongestUnusedFirst) {
+  const std::string name = unique_name("managed");
+  auto mine = Segment::join(name, one_gib());
+  ASSERT_TRUE(charge_managed(**mine, 0, 600 << 20));
+  const pid_t child = fork();
+  if (child == 0) {
+    (*mine)->abandon();
+    auto theirs = Segment::join(name, one_gib());
+    const bool good =
+        theirs && charge_managed(**theirs, 0, 500 << 20) &&
+        managed_here(**theirs, 0) == 500 << 20 && charge_memory(**theirs, 0, 600 << 20) &&
+        managed_here(**theirs, 0) == 424 << 20 && !charge_memory(**theirs, 0, 500 << 20) &&
+        !charge_managed(**theirs, 0, 1 << 30);
+    theirs->reset();
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(managed_here(**mine, 0), 0u) << "pushed out by the other process";
+  EXPECT_EQ(memory_used((*mine)->card(), 0, -1), 0u);
+}
+
 TEST(Segment, KillingTheLastProcessLeavesNothing) {
   const std::string name = unique_name("last");
   in_killed_child([&] {

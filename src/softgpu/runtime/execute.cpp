@@ -97,13 +97,21 @@ std::uint64_t span_of(const CopyTask& task, const CopySide& side) {
   return (task.depth - 1) * side.slice + (task.height - 1) * side.pitch + task.width;
 }
 
-CUresult run_copy(Runtime& rt, Lock& lock, const CopyTask& task) {
+// The device uses these bytes: managed memory comes to it.
+void bring(Runtime& rt, int device, std::uint64_t address, std::uint64_t bytes) {
+  const Allocation* allocation = rt.addresses.find(address);
+  if (allocation == nullptr || allocation->kind != MemoryKind::kManaged) return;
+  rt.residence.use(*rt.segment, device, *allocation, address, bytes);
+}
+
+CUresult run_copy(Runtime& rt, Lock& lock, int device, const CopyTask& task) {
   if (task.width == 0 || task.height == 0 || task.depth == 0) return CUDA_SUCCESS;
   for (const CopySide* side : {&task.from, &task.to}) {
     if (side->type == CU_MEMORYTYPE_DEVICE &&
         !rt.addresses.covers(side->base, span_of(task, *side))) {
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
+    bring(rt, device, side->base, span_of(task, *side));
   }
   const std::uint64_t from =
       task.staged ? reinterpret_cast<std::uint64_t>(task.staged->data()) : task.from.base;
@@ -146,19 +154,22 @@ void append(Runtime& rt, const std::shared_ptr<Context>& context, const CopyTask
     op.amount = nanoseconds(2 * task.bytes(), rt.config.bandwidth);
     op.width = kCopyWidth;
   }
-  op.effect = [task](Runtime& runtime, Lock& lock) { return run_copy(runtime, lock, task); };
+  op.effect = [task, device = op.device](Runtime& runtime, Lock& lock) {
+    return run_copy(runtime, lock, device, task);
+  };
   if (rt.fault_due(rt.config.fail_copy, rt.copies)) {
     op.effect = [](Runtime&, Lock&) { return CUDA_ERROR_LAUNCH_FAILED; };
   }
   ops.push_back(std::move(op));
 }
 
-CUresult run_memset(Runtime& rt, Lock& lock, const CUDA_MEMSET_NODE_PARAMS& set) {
+CUresult run_memset(Runtime& rt, Lock& lock, int device, const CUDA_MEMSET_NODE_PARAMS& set) {
   const std::uint64_t row = set.width * set.elementSize;
   if (row == 0 || set.height == 0) return CUDA_SUCCESS;
   if (!rt.addresses.covers(set.dst, (set.height - 1) * set.pitch + row)) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
+  bring(rt, device, set.dst, (set.height - 1) * set.pitch + row);
   std::vector<unsigned char> line(std::min<std::uint64_t>(row, 64 * 1024));
   for (std::size_t at = 0; at < line.size(); at += set.elementSize) {
     std::memcpy(line.data() + at, &set.value, set.elementSize);
@@ -188,7 +199,36 @@ void append(Runtime& rt, const std::shared_ptr<Context>& context, const MemsetTa
       static_cast<double>(set.width) * set.elementSize * static_cast<double>(set.height),
       rt.config.bandwidth);
   op.width = kCopyWidth;
-  op.effect = [set](Runtime& runtime, Lock& lock) { return run_memset(runtime, lock, set); };
+  op.effect = [set, device = op.device](Runtime& runtime, Lock& lock) {
+    return run_memset(runtime, lock, device, set);
+  };
+  ops.push_back(std::move(op));
+}
+
+// Takes the time that the bytes take over the link which are not there yet.
+void append(Runtime& rt, const std::shared_ptr<Context>& context, const PrefetchTask& task,
+            std::vector<Op>& ops) {
+  Op op;
+  op.context = context;
+  op.device = task.device < 0 ? context->device : task.device;
+  const Allocation* allocation = rt.addresses.find(task.address);
+  const std::uint64_t away =
+      rt.residence.missing(*rt.segment, op.device, *allocation, task.address, task.bytes);
+  op.work = task.device < 0 ? Work::kCopyOut : Work::kCopyIn;
+  op.amount = static_cast<double>(task.device < 0 ? task.bytes - std::min(away, task.bytes) : away);
+  op.width =
+      static_cast<double>(rt.config.pinned.count) / 1e9 / static_cast<double>(rt.config.slow_link);
+  if (op.amount == 0) op.work = Work::kMarker;
+  op.effect = [task](Runtime& runtime, Lock&) {
+    const Allocation* there = runtime.addresses.find(task.address);
+    if (there == nullptr || there->kind != MemoryKind::kManaged) return CUDA_SUCCESS;
+    if (task.device < 0) {
+      runtime.residence.leave(*runtime.segment, *there, task.address, task.bytes);
+    } else {
+      runtime.residence.use(*runtime.segment, task.device, *there, task.address, task.bytes);
+    }
+    return CUDA_SUCCESS;
+  };
   ops.push_back(std::move(op));
 }
 
@@ -284,6 +324,7 @@ void append_marker(const std::shared_ptr<Context>& context, std::vector<Op>& ops
 
 bool device_read(Runtime& rt, int device, std::uint64_t address, void* to, std::size_t bytes) {
   if (!rt.addresses.device_can(address, bytes, false, device)) return false;
+  bring(rt, device, address, bytes);
   return move_bytes(reinterpret_cast<std::uint64_t>(to), false, address, is_unsafe(rt, address),
                     bytes);
 }
@@ -291,6 +332,7 @@ bool device_read(Runtime& rt, int device, std::uint64_t address, void* to, std::
 bool device_write(Runtime& rt, int device, std::uint64_t address, const void* from,
                   std::size_t bytes) {
   if (!rt.addresses.device_can(address, bytes, true, device)) return false;
+  bring(rt, device, address, bytes);
   return move_bytes(address, is_unsafe(rt, address), reinterpret_cast<std::uint64_t>(from), false,
                     bytes);
 }
@@ -302,7 +344,7 @@ void append_ops(Runtime& rt, const std::shared_ptr<Context>& context, const Task
         using T = std::decay_t<decltype(one)>;
         if constexpr (std::is_same_v<T, KernelTask> || std::is_same_v<T, CopyTask> ||
                       std::is_same_v<T, MemsetTask> || std::is_same_v<T, HostTask> ||
-                      std::is_same_v<T, MemOpTask>) {
+                      std::is_same_v<T, MemOpTask> || std::is_same_v<T, PrefetchTask>) {
           append(rt, context, one, ops);
         } else {
           append_marker(context, ops);

@@ -107,7 +107,7 @@ struct Physical {
   bool on_device = true;
   UniqueFd file;  // of its own, so that it can be handed to another process
   std::uint64_t identity = 0;
-  std::uint64_t handles = 0;  // how many handles in this process refer to it
+  std::map<std::uint64_t, int> handles;  // of this process, and how often each is held
 };
 
 struct Mapping {
@@ -115,6 +115,7 @@ struct Mapping {
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;
   std::shared_ptr<Physical> physical;
+  std::uint64_t handle = 0;  // by which it was mapped
   std::map<int, CUmemAccess_flags> device_access;
   CUmemAccess_flags host_access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
 };

@@ -81,6 +81,8 @@ void free_allocation(Runtime& rt, std::uint64_t base) {
       }
       break;
     case MemoryKind::kManaged:
+      rt.residence.leave(*rt.segment, allocation, allocation.base, allocation.bytes);
+      [[fallthrough]];
     case MemoryKind::kHostPinned:
     case MemoryKind::kImported:
       ::munmap(reinterpret_cast<void*>(allocation.piece.address), allocation.piece.bytes);

@@ -238,10 +238,17 @@ struct FreeTask {
 struct ChildTask {
   std::shared_ptr<Graph> graph;
 };
+// Managed memory moves to a device, or to the host (device < 0). Never in a graph.
+struct PrefetchTask {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  int device = -1;
+};
 struct EmptyTask {};
 
-using Task = std::variant<KernelTask, CopyTask, MemsetTask, HostTask, EventRecordTask,
-                          EventWaitTask, MemOpTask, AllocTask, FreeTask, ChildTask, EmptyTask>;
+using Task =
+    std::variant<KernelTask, CopyTask, MemsetTask, HostTask, EventRecordTask, EventWaitTask,
+                 MemOpTask, AllocTask, FreeTask, ChildTask, PrefetchTask, EmptyTask>;
 
 struct Edge {
   Node* from;

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "softgpu/card_config.h"
 #include "softgpu/engine/schedule.h"
-#include "softgpu/state.h"
 
 namespace nvshare::softgpu {
 namespace {
@@ -59,9 +59,7 @@ CUresult Runtime::initialise() {
     return init_state = CUDA_ERROR_NO_DEVICE;
   }
   config = *loaded;
-  CardConfig card;
-  for (int i = 0; i < config.count; ++i) card.devices.push_back(softgpu::device_config(config, i));
-  auto joined = Segment::join(config.card, card);
+  auto joined = Segment::join(config.card, card_config(config));
   if (!joined) {
     std::fprintf(stderr, "nvshare software GPU: %s\n", joined.error().message.c_str());
     return init_state = CUDA_ERROR_NO_DEVICE;

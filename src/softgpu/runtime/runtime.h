@@ -15,6 +15,7 @@
 #include "softgpu/engine/segment.h"
 #include "softgpu/runtime/memory.h"
 #include "softgpu/runtime/objects.h"
+#include "softgpu/runtime/residence.h"
 
 namespace nvshare::softgpu {
 
@@ -85,6 +86,7 @@ class Runtime {
   // --- memory ---
   AddressMap addresses;
   PageStore pages;
+  Residence residence;
   std::array<SmallBlocks, kMaxDevices> small_blocks;
   std::map<std::uint64_t, UniqueFd> exports;    // tokens of memory handed to other processes
   std::map<std::uint64_t, int> graph_live;      // allocation nodes: launches that hold the memory

@@ -161,6 +161,7 @@ void events_of_a_capture(Run& run) {
   float milliseconds = 0;
   CUgraph graph = nullptr;
   SETUP(cuEventRecord, outside, other);
+  SETUP(cuEventSynchronize, outside);
   CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
   CALL(cuEventRecord, event, stream);
   CALL(cuEventQuery, event);
@@ -279,6 +280,7 @@ void calls_beside(Run& run, CUstreamCaptureMode mode) {
   const CUstream other = new_stream(run);
   const CUevent event = new_event(run);
   SETUP(cuEventRecord, event, other);
+  SETUP(cuEventSynchronize, event);
   CUdeviceptr address = 0;
   void* host = nullptr;
   uint32_t word = 0;

@@ -136,6 +136,7 @@ void everything_else(Run& run, CUstream stream, const Kernels& kernels) {
   while_capturing(run, stream, [&] { CALL(cuEventCreate, &made_event, 0); });
   while_capturing(run, stream, [&] { CALL(cuEventDestroy_v2, made_event); });
   while_capturing(run, stream, [&] { CALL(cuEventRecord, event, other); });
+  SETUP(cuStreamSynchronize, other);
   while_capturing(run, stream, [&] { CALL(cuEventQuery, event); });
   while_capturing(run, stream, [&] { CALL(cuEventSynchronize, event); });
   while_capturing(run, stream, [&] { CALL(cuStreamQuery, other); });

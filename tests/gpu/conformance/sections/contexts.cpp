@@ -241,6 +241,7 @@ void foreign(Run& run) {
   CALL(cuMemsetD32Async, address, 7, 4, stream);
   CALL(cuEventRecord, event, stream);
   CALL(cuEventRecord, event, own);
+  SETUP(cuStreamSynchronize, stream);
   CALL(cuEventQuery, event);
   CALL(cuEventSynchronize, event);
   CALL(cuStreamWaitEvent, own, event, 0);

@@ -117,12 +117,13 @@ void pointers(Run& run) {
   CUdeviceptr from_pool = 0;
   void* host = nullptr;
   void* foreign = std::malloc(kMiB);
-  SETUP(cuMemFree_v2, freed);
   SETUP(cuMemAllocManaged, &managed, kMiB, CU_MEM_ATTACH_GLOBAL);
   SETUP(cuMemHostAlloc, &host, kMiB, 0);
   SETUP(cuMemAllocAsync, &from_pool, kMiB, nullptr);
   SETUP(cuCtxSynchronize);
   const CUdeviceptr virtual_range = mapped(run);
+  // Last, so that nothing is given its address again.
+  SETUP(cuMemFree_v2, freed);
   describe(run, "device memory", device);
   describe(run, "inside of device memory", device + kMiB);
   describe(run, "pinned host memory", reinterpret_cast<CUdeviceptr>(host));

@@ -135,18 +135,17 @@ void mapping(Run& run) {
   CALL(cuMemSetAccess, address, kChunk, &access, 1);
   CALL(cuMemsetD32_v2, address, 7, 16);
   run.value("filled", all_words(run, address, 7, 16));
+  // Not over the end of the range: whether that works depends on what happens to lie behind it.
   run.heading("wrong maps");
   CALL(cuMemMap, address, kChunk, 0, two, 0);
   CALL(cuMemMap, address + kChunk, 2 * kChunk, 0, one, 0);
   CALL(cuMemMap, address + kChunk, kChunk, kChunk, two, 0);
   CALL(cuMemMap, address + kChunk, kMiB, 0, one, 0);
   CALL(cuMemMap, address + kChunk + 4096, kChunk, 0, one, 0);
-  CALL(cuMemMap, address + 3 * kChunk, 2 * kChunk, 0, two, 0);
   CALL(cuMemMap, address + kChunk, 0, 0, one, 0);
   CALL(cuMemMap, address + kChunk, kChunk, 0, one, 1);
   CALL(cuMemMap, 0, kChunk, 0, one, 0);
   CALL(cuMemMap, address + kChunk, kChunk, 0, kNoHandle, 0);
-  CALL(cuMemMap, address - 64 * kChunk, kChunk, 0, one, 0);
   run.heading("the same memory at two addresses");
   CALL(cuMemMap, address + kChunk, kChunk, 0, one, 0);
   CALL(cuMemSetAccess, address + kChunk, kChunk, &access, 1);
