@@ -180,10 +180,14 @@ void Player::pass_time() {
   if (due && *due <= now_ && !dice_.one_in(4)) tell(Tick{});
 }
 
+// Sometimes nobody says a word for a long time.
 void Player::wake_up() {
-  const auto due = core_.next_wakeup();
-  if (due) now_ = std::max(now_, *due);
-  tell(Tick{});
+  for (int ticks = dice_.one_in(16) ? 300 : 1; ticks > 0; --ticks) {
+    const auto due = core_.next_wakeup();
+    if (due) now_ = std::max(now_, *due);
+    tell(Tick{});
+    if (!due) return;
+  }
 }
 
 void Player::change_the_machine() {
@@ -337,7 +341,12 @@ Event Player::nonsense() {
 
 void Player::talk_nonsense() {
   const Event event = nonsense();
-  tell(event, dice_.one_in(4) ? now_ - 1us : now_);
+  const Time at = now_ + dice_.pick<Duration>({0ns, -1us, 10ms});
+  if (tell(event, at)) {
+    now_ = at;
+  } else {
+    watch_.expect(tell(Tick{}), Rule::Refused, "the time has changed");
+  }
 }
 
 // --- good behaviour ---------------------------------------------------------------------------

@@ -76,7 +76,7 @@ void Watch::fail(Rule rule, const std::string& what) {
   broken_.push_back({rule, what});
 }
 
-// --- what happened ----------------------------------------------------------------------------
+// --- what happened ------------------------------------------------------------------------------
 
 void Watch::forget(ClientId id, Time now) {
   ShadowClient& client = clients_.at(id);

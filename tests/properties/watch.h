@@ -37,6 +37,10 @@ class Watch {
   void after(const core::Event& event, Time now, const Result<core::Decisions>& result,
              const core::Core& core);
 
+  void expect(bool holds, Rule rule, const std::string& what) {
+    if (!holds) fail(rule, what);
+  }
+
   // The first of each rule, in the order found.
   const std::vector<Broken>& broken() const { return broken_; }
   const std::map<core::ClientId, ShadowClient>& clients() const { return clients_; }
