@@ -9,8 +9,8 @@
 #include "softgpu/smi/query.h"
 #include "softgpu/smi/render.h"
 
-// softgpu-smi asks the NVML library that the loader finds: LD_LIBRARY_PATH first, then the one it
-// was built with. So it shows what any program here is shown.
+// softgpu-smi shows the software GPU, also on a machine that has a real one: it asks the NVML
+// library that was built with it, and only without that the one the loader finds.
 namespace nvshare::smi {
 namespace {
 
@@ -68,16 +68,14 @@ int show_once(const nvml::Loader& nvml, const Options& options, bool first) {
   return lost ? static_cast<int>(nvml::NVML_ERROR_GPU_IS_LOST) : 0;
 }
 
-// By name, as any program does; where that finds none (sanitizers hide the program's own search
-// path from the loader), the one beside this program.
 Result<std::unique_ptr<nvml::Loader>> open_library() {
-  auto named = nvml::Loader::open(kLibrary);
-  if (named) return named;
   std::error_code failed;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  if (failed) return named;
-  auto beside = nvml::Loader::open(program.parent_path() / ".." / "lib" / "softgpu" / kLibrary);
-  return beside ? std::move(beside) : std::move(named);
+  if (!failed) {
+    auto beside = nvml::Loader::open(program.parent_path() / ".." / "lib" / "softgpu" / kLibrary);
+    if (beside) return beside;
+  }
+  return nvml::Loader::open(kLibrary);
 }
 
 int run(const Options& options) {
