@@ -23,10 +23,8 @@ test: build      ## run every test
 bench: build     ## run the benchmarks that have a limit to keep
 	@tools/bench.sh build/dev
 
-asan tsan: setup ## run every test under a sanitizer
-	@cmake --preset $@ >/dev/null
-	@cmake --build --preset $@ -j $(JOBS)
-	@ctest --preset $@ -j $(JOBS)
+asan tsan: setup ## run the tests under a sanitizer
+	@JOBS=$(JOBS) tools/sanitize.sh $@
 
 fuzz:            ## run the fuzz targets for a bounded time (FUZZ_SECONDS each, 60)
 	@tools/setup.sh --ci

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# sanitize.sh asan|tsan: builds the programs below under that sanitizer and runs every test in them.
+# (`cmake --build --preset asan && ctest --preset asan` does it for everything there is; that takes long.)
+set -euo pipefail
+preset=$1
+programs=(base_test core_test sim_test softgpu_engine_test softgpu_parts_test softgpu_core_test
+  softgpu_processes_test)
+[ "$preset" = asan ] && programs+=(config_test sim_file_test cli_test)
+cd "$(dirname "$0")/.."
+cmake --preset "$preset" >/dev/null
+grep -q '^rapidcheck_DIR:PATH=/' "build/$preset/CMakeCache.txt" && programs+=(property_test)
+cmake --build --preset "$preset" -j "${JOBS:-$(nproc)}" --target "${programs[@]}"
+for program in "${programs[@]}"; do
+  echo "--- $program under $preset"
+  "build/$preset/bin/$program" --gtest_brief=1
+done
