@@ -8,8 +8,9 @@
 namespace nvshare::core {
 namespace {
 
+// Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
-  return value * percent / 100;
+  return Duration{static_cast<Duration::rep>(static_cast<Fixed>(value.count()) * percent / 100)};
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ void MeteredEngine::settle(Share& share) {
 
 // GPU time used in proportion to what the tenant asked for. Only compared within its own tier.
 std::int64_t MeteredEngine::virtual_time(const Share& share, Duration used) {
-  return used.count() * 100 / share.limit();
+  return static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * 100 / share.limit());
 }
 
 Duration MeteredEngine::held_since_bill(const Client& client, Time now) {
