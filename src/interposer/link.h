@@ -1,0 +1,34 @@
+#pragma once
+
+#include <atomic>
+
+#include "interposer/driver.h"
+#include "interposer/gate.h"
+#include "wire/page.h"
+
+// A device's connection to the scheduler, and the thread that serves it.
+namespace nvshare::interposer {
+
+// The gate of the current context's device, connected to the scheduler (or known to have none). The
+// first call for a device connects; null without a current context or in the child of a fork.
+Gate* gate_of_current_device();
+// The same for a device by number.
+Gate* gate_of_device(CUdevice device);
+
+// Asks the scheduler whether this device's tenant may allocate `bytes` more, and waits for the
+// answer. True: they are counted from now on. Without a scheduler only the process's own limit
+// (NVSHARE_GPU_MEMORY_LIMIT) counts. Thread-safe; may block for as long as the scheduler lets it
+// wait for memory; never called with a lock of ours held.
+bool memory_request(Gate& gate, uint64_t bytes);
+// They are not there any more (freed, or the driver refused them).
+void memory_freed(Gate& gate, uint64_t bytes);
+
+// What the tenant may have (the least of its limit and the process's own; 0: no limit) and what of
+// it is allocated.
+struct MemoryView {
+  uint64_t limit = 0;
+  uint64_t allocated = 0;
+};
+MemoryView memory_view(Gate& gate);
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <atomic>
+
+// The few things of the operating system that the guest needs, without the C++ library and without
+// what glibc moved between its libraries over the years (threads, dl). Nothing here touches errno.
+namespace nvshare::interposer {
+
+using Word = std::atomic<uint32_t>;
+
+uint64_t now_ns();  // monotonic
+void sleep_ns(uint64_t duration);
+
+// Waits while `word` is `value`, at most `timeout` nanoseconds (0: for ever). May return early.
+void futex_wait(Word& word, uint32_t value, uint64_t timeout = 0);
+void futex_wake(Word& word, int count);
+inline constexpr int kEveryone = 0x7fffffff;
+
+// Not recursive, never allocates, survives fork when held by nobody.
+class Mutex {
+ public:
+  void lock() {
+    uint32_t expected = 0;
+    if (!word_.compare_exchange_strong(expected, 1, std::memory_order_acquire)) lock_slow();
+  }
+  bool try_lock() {
+    uint32_t expected = 0;
+    return word_.compare_exchange_strong(expected, 1, std::memory_order_acquire);
+  }
+  void unlock() {
+    if (word_.exchange(0, std::memory_order_release) == 2) futex_wake(word_, 1);
+  }
+  // In the child of a fork, where whoever held it does not exist.
+  void reset_after_fork() { word_.store(0, std::memory_order_relaxed); }
+
+ private:
+  void lock_slow();
+  Word word_{0};
+};
+
+class Lock {
+ public:
+  explicit Lock(Mutex& mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~Lock() { mutex_.unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+// Keeps the host's errno as it was.
+class KeepErrno {
+ public:
+  KeepErrno();
+  ~KeepErrno();
+
+ private:
+  int saved_;
+};
+
+// Zeroed memory that is not the host's heap; null when there is none.
+void* map_memory(size_t bytes);
+void unmap_memory(void* memory, size_t bytes);
+
+// Starts a detached thread with every signal blocked and a small stack; false when it cannot be.
+bool start_thread(void* (*body)(void*), void* argument, const char* name);
+
+// One line to standard error when NVSHARE_LOG is set (1, debug); otherwise nothing at all.
+void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,123 @@
+#include "wire/channel.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace nvshare::wire {
+namespace {
+
+bool fill(sockaddr_un& address, const char* path) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const size_t length = strnlen(path, sizeof address.sun_path);
+  if (length == 0 || length == sizeof address.sun_path) return false;
+  memcpy(address.sun_path, path, length);
+  return true;
+}
+
+int new_socket(int flags) {
+  return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
+}
+
+// Closes `fd` and says what went wrong before.
+int give_up(int fd) {
+  const int error = errno;
+  close(fd);
+  return -error;
+}
+
+union Control {
+  char bytes[CMSG_SPACE(sizeof(int))];
+  cmsghdr align;
+};
+
+}  // namespace
+
+int connect_to(const char* path) {
+  sockaddr_un address;
+  if (!fill(address, path)) return -ENAMETOOLONG;
+  const int fd = new_socket(0);
+  if (fd < 0) return -errno;
+  int result;
+  do {
+    result = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  } while (result < 0 && errno == EINTR);
+  return result < 0 ? give_up(fd) : fd;
+}
+
+int listen_at(const char* path, unsigned mode) {
+  const int probe = connect_to(path);
+  if (probe >= 0) {
+    close(probe);
+    return -EADDRINUSE;
+  }
+  if (probe == -ECONNREFUSED) unlink(path);
+  sockaddr_un address;
+  if (!fill(address, path)) return -ENAMETOOLONG;
+  const int fd = new_socket(SOCK_NONBLOCK);
+  if (fd < 0) return -errno;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) return give_up(fd);
+  if (chmod(path, mode) < 0 || listen(fd, 128) < 0) return give_up(fd);
+  return fd;
+}
+
+int send(int socket, const Header* message, bool wait, int fd) {
+  iovec part{const_cast<Header*>(message), message->size};
+  msghdr packet{};
+  packet.msg_iov = &part;
+  packet.msg_iovlen = 1;
+  Control control{};
+  if (fd >= 0) {
+    packet.msg_control = control.bytes;
+    packet.msg_controllen = sizeof control.bytes;
+    cmsghdr* head = CMSG_FIRSTHDR(&packet);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &packet, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+  } while (sent < 0 && errno == EINTR);
+  return sent < 0 ? -errno : 0;
+}
+
+int receive(int socket, void* buffer, bool wait, int* fd) {
+  if (fd != nullptr) *fd = -1;
+  iovec part{buffer, kMaxMessage};
+  msghdr packet{};
+  packet.msg_iov = &part;
+  packet.msg_iovlen = 1;
+  Control control{};
+  packet.msg_control = control.bytes;
+  packet.msg_controllen = sizeof control.bytes;
+  ssize_t length;
+  do {
+    length = recvmsg(socket, &packet, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
+  } while (length < 0 && errno == EINTR);
+  if (length < 0) return -errno;
+  for (cmsghdr* head = CMSG_FIRSTHDR(&packet); head != nullptr; head = CMSG_NXTHDR(&packet, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    if (head->cmsg_len != CMSG_LEN(sizeof(int))) continue;
+    int received;
+    memcpy(&received, CMSG_DATA(head), sizeof received);
+    if (fd != nullptr && *fd < 0) {
+      *fd = received;
+    } else {
+      close(received);
+    }
+  }
+  if ((packet.msg_flags & MSG_TRUNC) != 0) {
+    if (fd != nullptr && *fd >= 0) close(*fd);
+    if (fd != nullptr) *fd = -1;
+    return -EMSGSIZE;
+  }
+  return static_cast<int>(length);
+}
+
+}  // namespace nvshare::wire

@@ -1,0 +1,234 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+// What programs and the scheduler say to each other; docs/protocol.md tells the story. One message
+// is one packet of a SOCK_SEQPACKET Unix socket, and one of the structures below, as it lies in
+// memory: both ends are on one machine. Nothing here needs the C++ library, for the interposer is
+// built from it.
+//
+// Whoever receives believes nothing: look_at() checks length and type, and every number is checked
+// by whoever acts on it. Text is not necessarily terminated.
+namespace nvshare::wire {
+
+// Ends talk when their major versions are equal. A newer minor version only appends fields and
+// types: a packet may be longer than the structure known here, and unknown types are passed over.
+inline constexpr uint16_t kMajor = 1;
+inline constexpr uint16_t kMinor = 0;
+inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
+
+inline constexpr size_t kMaxMessage = 512;
+inline constexpr size_t kNameLength = 64;
+
+enum class Type : uint16_t {
+  // From programs.
+  Hello = 1,          // REGISTER: a process begins to use a GPU
+  RunBegin = 2,       // `nvshare run`: a tenant, as long as this connection and its processes last
+  RequestGrant = 3,   // REQ_LOCK
+  Released = 4,       // LOCK_RELEASED
+  MemoryRequest = 5,  // MEM_UPDATE: may I allocate this much more?
+  MemoryFreed = 6,    // MEM_UPDATE: this much less
+  MemoryMoved = 7,    // how much is on the GPU now
+  // From the scheduler.
+  Welcome = 64,          // with the descriptor of the shared page, to a Hello
+  Refused = 65,          // the last word: the connection is closed behind it
+  Grant = 66,            // LOCK_OK
+  Drop = 67,             // DROP_LOCK
+  MemoryAvailable = 68,  // MEM_AVAILABLE: you may
+  MemoryWait = 69,       // WAIT_FOR_MEM: another answer follows
+  MemoryRefused = 70,    // you may not
+  SwapOut = 71,          // PREPARE_SWAP_OUT
+  SwapIn = 72,
+  Limits = 73,  // UPDATE_LIMIT, UPDATE_CORE_LIMIT
+  Mode = 74,    // whether the client is metered
+};
+
+struct Header {
+  uint16_t type;
+  uint16_t size;  // of the whole message
+  uint32_t reserved;
+};
+
+// How a program's GPU work is watched.
+enum class Watch : uint32_t {
+  Free,     // nobody else is there and no limit binds: no markers, no bound on work in flight
+  Metered,  // its GPU time is counted, its work in flight bounded, and it gives back when idle
+};
+
+// What a program does while the scheduler is away.
+enum class WhenLost : uint32_t { Run, Wait };
+
+struct Hello {
+  static constexpr Type kType = Type::Hello;
+  Header header;
+  uint32_t magic;
+  uint16_t major;
+  uint16_t minor;
+  uint8_t gpu[16];        // UUID of the device
+  uint64_t gpu_memory;    // its total, for a scheduler without NVML
+  uint64_t allocated;     // not 0 when it comes back after the scheduler was away
+  uint64_t memory_limit;  // the process's own wish (NVSHARE_GPU_MEMORY_LIMIT), can only lower; 0: none
+  char program[kNameLength];
+};
+
+struct RunBegin {
+  static constexpr Type kType = Type::RunBegin;
+  Header header;
+  uint32_t magic;
+  uint16_t major;
+  uint16_t minor;
+  char name[kNameLength];
+  uint64_t memory_limit;  // 0: none
+  int32_t core_limit;     // 1..100
+  int32_t priority;
+};
+
+struct RequestGrant {
+  static constexpr Type kType = Type::RequestGrant;
+  Header header;
+};
+
+struct Released {
+  static constexpr Type kType = Type::Released;
+  Header header;
+  uint64_t grant;  // which one
+  uint64_t used;   // nanoseconds of GPU time since it was given
+  uint32_t more_work;
+  uint32_t reserved;
+};
+
+// Answered with the same `request`.
+struct MemoryRequest {
+  static constexpr Type kType = Type::MemoryRequest;
+  Header header;
+  uint64_t request;
+  uint64_t bytes;
+};
+
+struct MemoryFreed {
+  static constexpr Type kType = Type::MemoryFreed;
+  Header header;
+  uint64_t bytes;
+};
+
+struct MemoryMoved {
+  static constexpr Type kType = Type::MemoryMoved;
+  Header header;
+  uint64_t resident;
+  uint64_t took;  // nanoseconds
+};
+
+// To a Hello with the page's descriptor, to a RunBegin without.
+struct Welcome {
+  static constexpr Type kType = Type::Welcome;
+  Header header;
+  uint32_t magic;
+  uint16_t major;
+  uint16_t minor;
+  uint64_t client;  // or the tenant, to a RunBegin
+  char tenant[kNameLength];
+  Watch watch;
+  WhenLost when_lost;
+};
+
+struct Refused {
+  static constexpr Type kType = Type::Refused;
+  Header header;
+  uint16_t major;
+  uint16_t minor;
+  uint32_t reserved;
+  char reason[160];
+};
+
+struct Grant {
+  static constexpr Type kType = Type::Grant;
+  Header header;
+  uint64_t grant;   // ever larger
+  uint64_t budget;  // nanoseconds of GPU time after which the client releases by itself; 0: none
+};
+
+struct Drop {
+  static constexpr Type kType = Type::Drop;
+  Header header;
+  uint64_t grant;
+};
+
+struct MemoryAvailable {
+  static constexpr Type kType = Type::MemoryAvailable;
+  Header header;
+  uint64_t request;
+};
+
+struct MemoryWait {
+  static constexpr Type kType = Type::MemoryWait;
+  Header header;
+  uint64_t request;
+  uint64_t missing;
+};
+
+struct MemoryRefused {
+  static constexpr Type kType = Type::MemoryRefused;
+  Header header;
+  uint64_t request;
+  uint64_t allowed;  // how much would have been given
+};
+
+struct SwapOut {
+  static constexpr Type kType = Type::SwapOut;
+  Header header;
+  uint64_t bytes;
+};
+
+struct SwapIn {
+  static constexpr Type kType = Type::SwapIn;
+  Header header;
+  uint64_t bytes;
+};
+
+// Something in the page's limits changed.
+struct Limits {
+  static constexpr Type kType = Type::Limits;
+  Header header;
+  uint64_t memory_limit;  // 0: none
+  int32_t core_limit;
+  int32_t priority;
+};
+
+struct Mode {
+  static constexpr Type kType = Type::Mode;
+  Header header;
+  Watch watch;
+  uint32_t reserved;
+};
+
+// A zeroed message with its header filled in.
+template <typename Message>
+Message make() {
+  Message message{};
+  message.header.type = static_cast<uint16_t>(Message::kType);
+  message.header.size = sizeof(Message);
+  static_assert(sizeof(Message) <= kMaxMessage && alignof(Message) <= 8);
+  return message;
+}
+
+// How long a packet of this type is at least; 0 for a type that is not known.
+size_t size_of(Type type);
+
+// A packet as it was received: its header when it is a whole message, of a known type or not;
+// nullptr when it lies about its length or is too short for its type.
+const Header* look_at(const void* packet, size_t length);
+
+// The message, when the (looked at) header is of its type.
+template <typename Message>
+const Message* as(const Header* header) {
+  if (header == nullptr || header->type != static_cast<uint16_t>(Message::kType)) return nullptr;
+  return reinterpret_cast<const Message*>(header);
+}
+
+// Text of a fixed field: as much as fits, zeros behind it.
+void put_text(char* field, size_t size, const char* text);
+// How long the text in a field is, at most `size`.
+size_t text_length(const char* field, size_t size);
+
+}  // namespace nvshare::wire

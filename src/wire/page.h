@@ -1,0 +1,48 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <atomic>
+
+// One page per client, shared by the scheduler and the program: what changes too often for messages,
+// or must be readable without asking. Each word has one writer. The other side may scribble on all
+// of it, so nobody keeps anything here that he needs himself, and everything read is checked.
+namespace nvshare::wire {
+
+inline constexpr uint32_t kPageMagic = 0x7076736e;
+inline constexpr size_t kPageSize = 4096;
+
+using Word = std::atomic<uint64_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
+
+struct Page {
+  uint32_t magic;
+  uint32_t version;
+
+  // Written by the scheduler.
+  struct FromScheduler {
+    Word grant;             // the one that holds; 0: none
+    Word watch;             // Watch
+    Word memory_limit;      // of the tenant; 0: none
+    Word tenant_allocated;  // what all processes of the tenant have allocated on this GPU
+    Word core_limit;
+  };
+  alignas(256) FromScheduler scheduler;
+
+  // Written by the program. All counts begin at 0 with the connection.
+  struct FromProgram {
+    Word grant;        // the one that `used` is about
+    Word used;         // nanoseconds of GPU time since that grant
+    Word total_used;   // since the connection
+    Word submissions;  // calls that made the GPU work, while metered
+    Word held;         // nanoseconds that threads waited at the gate
+    Word holds;        // how often
+    Word waiting;      // threads that wait at the gate now
+    Word allocated;    // bytes
+  };
+  alignas(256) FromProgram program;
+};
+static_assert(sizeof(Page) <= kPageSize);
+
+}  // namespace nvshare::wire
