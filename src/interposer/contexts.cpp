@@ -2,7 +2,6 @@
 // context goes all that is known of its streams and of its memory.
 #include "interposer/bodies.h"
 #include "interposer/link.h"
-#include "interposer/memory.h"
 #include "interposer/records.h"
 
 namespace nvshare::interposer {
@@ -23,7 +22,6 @@ CUresult destroy(CUcontext context) {
     result = real<id>(context);
     if (result == CUDA_SUCCESS) hold.gone(context);
   }
-  if (result == CUDA_SUCCESS) memory_context_gone(context);
   return result;
 }
 
@@ -31,7 +29,6 @@ CUresult destroy(CUcontext context) {
 template <FunctionId id>
 CUresult give_back_primary(CUdevice device) {
   CUresult result;
-  CUcontext ended = nullptr;
   {
     HoldMarkers hold;
     result = real<id>(device);
@@ -40,10 +37,9 @@ CUresult give_back_primary(CUdevice device) {
     if (result == CUDA_SUCCESS &&
         real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active) == CUDA_SUCCESS &&
         active == 0) {
-      ended = hold.primary_gone(device);
+      hold.primary_gone(device);
     }
   }
-  if (ended != nullptr) memory_context_gone(ended);
   return result;
 }
 

@@ -67,7 +67,7 @@ Gate* gate_for(Destination destination) {
 
 }  // namespace
 
-thread_local Slot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
+constinit thread_local Slot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
 std::atomic<Gate*> g_only_gate{nullptr};
 
 Slot* own_slot() {
