@@ -88,8 +88,8 @@ TEST_F(Closing, NothingIsLeftOnASecondDevice) {
   ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRetain>(&second, 1));
   ASSERT_OK(call<FunctionId::cuCtxSetCurrent>(second));
   CUmodule module{};
-  ASSERT_OK(call<FunctionId::cuModuleLoadData>(
-      &module, static_cast<const void*>(programs::kJobKernels)));
+  ASSERT_OK(
+      call<FunctionId::cuModuleLoadData>(&module, static_cast<const void*>(programs::kJobKernels)));
   ASSERT_OK(call<FunctionId::cuModuleGetFunction>(&spin_kernel, module, "spin"));
   ASSERT_OK(spin(nullptr, 1ms));
   ASSERT_TRUE(scheduler().wait_for_clients(2)) << "each device is a client of its own";

@@ -170,34 +170,24 @@ bool FakeScheduler::close(Duration limit) {
   });
 }
 
-std::size_t FakeScheduler::clients() {
-  const std::lock_guard hold(lock_);
+std::size_t FakeScheduler::count(bool Client::*what) const {
   return static_cast<std::size_t>(std::count_if(
-      clients_.begin(), clients_.end(), [](const auto& client) { return client->welcome; }));
+      clients_.begin(), clients_.end(), [&](const auto& client) { return (*client).*what; }));
 }
 
 std::size_t FakeScheduler::waiting() {
   const std::lock_guard hold(lock_);
-  return static_cast<std::size_t>(std::count_if(
-      clients_.begin(), clients_.end(), [](const auto& client) { return client->wants; }));
+  return count(&Client::wants);
 }
 
-bool FakeScheduler::wait_for_clients(std::size_t count, Duration limit) {
+bool FakeScheduler::wait_for_clients(std::size_t least, Duration limit) {
   std::unique_lock hold(lock_);
-  return changed_.wait_for(hold, limit, [&] {
-    return count == static_cast<std::size_t>(std::count_if(
-                        clients_.begin(), clients_.end(),
-                        [](const auto& client) { return client->welcome; }));
-  });
+  return changed_.wait_for(hold, limit, [&] { return count(&Client::welcome) >= least; });
 }
 
-bool FakeScheduler::wait_for_waiting(std::size_t count, Duration limit) {
+bool FakeScheduler::wait_for_waiting(std::size_t least, Duration limit) {
   std::unique_lock hold(lock_);
-  return changed_.wait_for(hold, limit, [&] {
-    return count == static_cast<std::size_t>(std::count_if(
-                        clients_.begin(), clients_.end(),
-                        [](const auto& client) { return client->wants; }));
-  });
+  return changed_.wait_for(hold, limit, [&] { return count(&Client::wants) >= least; });
 }
 
 std::string FakeScheduler::complaints() {

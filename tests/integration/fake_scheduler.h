@@ -28,12 +28,11 @@ class FakeScheduler {
   // released within the limit.
   bool close(Duration limit = 20s);
 
-  // How many clients there are, and how many of them have asked and got nothing yet.
-  std::size_t clients();
+  // How many clients have asked for a grant and got none yet.
   std::size_t waiting();
-  // Waits until so many have; false when not by then.
-  bool wait_for_clients(std::size_t count, Duration limit = 20s);
-  bool wait_for_waiting(std::size_t count, Duration limit = 20s);
+  // Waits until there are so many clients, or so many that wait; false when not by then.
+  bool wait_for_clients(std::size_t least, Duration limit = 20s);
+  bool wait_for_waiting(std::size_t least, Duration limit = 20s);
   // Messages that a scheduler would have refused; empty when all was well.
   std::string complaints();
   // Bytes that programs have said they hold.
@@ -58,6 +57,7 @@ class FakeScheduler {
   void give(Client& client);
   void complain(const std::string& what);
   void drop_client(Client& client);
+  std::size_t count(bool Client::*what) const;
 
   int listener_ = -1;
   int wake_[2] = {-1, -1};

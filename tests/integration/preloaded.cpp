@@ -51,8 +51,8 @@ void Preloaded::SetUp() {
   ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRetain>(&context, 0));
   ASSERT_OK(call<FunctionId::cuCtxSetCurrent>(context));
   CUmodule module{};
-  ASSERT_OK(call<FunctionId::cuModuleLoadData>(
-      &module, static_cast<const void*>(programs::kJobKernels)));
+  ASSERT_OK(
+      call<FunctionId::cuModuleLoadData>(&module, static_cast<const void*>(programs::kJobKernels)));
   ASSERT_OK(call<FunctionId::cuModuleGetFunction>(&noop_kernel, module, "noop"));
   ASSERT_OK(call<FunctionId::cuModuleGetFunction>(&spin_kernel, module, "spin"));
   ASSERT_OK(call<FunctionId::cuModuleGetFunction>(&fill_kernel, module, "fill32"));
@@ -77,8 +77,8 @@ CUresult Preloaded::spin(CUstream stream, Duration length) {
 CUresult Preloaded::spin_per_thread(Duration length) {
   auto nanoseconds = static_cast<std::uint64_t>(length.count());
   void* params[] = {&nanoseconds};
-  return call<FunctionId::cuLaunchKernel_ptsz>(spin_kernel, 1u, 1u, 1u, 1u, 1u, 1u, 0u,
-                                               CUstream{}, params, static_cast<void**>(nullptr));
+  return call<FunctionId::cuLaunchKernel_ptsz>(spin_kernel, 1u, 1u, 1u, 1u, 1u, 1u, 0u, CUstream{},
+                                               params, static_cast<void**>(nullptr));
 }
 
 CUresult Preloaded::fill(CUstream stream, CUdeviceptr to, unsigned value, std::uint64_t words) {

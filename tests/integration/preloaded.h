@@ -8,9 +8,9 @@
 #include "programs/driver.h"
 #include "programs/job_kernels.h"
 
-// Tests that are themselves a program under libnvshare.so, with a scheduler that does what they say.
-// preloaded_main.cpp starts the test program again with the library preloaded, the software GPU as
-// its driver (two devices) and a run directory of its own.
+// Tests that are themselves a program under libnvshare.so, with a scheduler that does what they
+// say. preloaded_main.cpp starts the test program again with the library preloaded, the software
+// GPU as its driver (two devices) and a run directory of its own.
 namespace nvshare::integration {
 
 using namespace nvshare::cuda;

@@ -61,7 +61,7 @@ Process::Process(const std::vector<std::string>& words, const Environment& envir
   ::sigaddset(&defaults, SIGPIPE);
   ::posix_spawnattr_setsigdefault(&attributes, &defaults);
   if (::posix_spawnp(&pid_, words[0].c_str(), &files, &attributes, pointers(words).data(),
-                    pointers(variables).data()) != 0) {
+                     pointers(variables).data()) != 0) {
     pid_ = -1;
     ending_ = Ending{127, -1};
   }

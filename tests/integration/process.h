@@ -20,8 +20,8 @@ struct Ending {
 };
 
 // A program that a test started, in a process group of its own. What it says (both streams) goes to
-// a file, so that it never waits for the test to read it. Killed, with its group, when this goes out
-// of scope.
+// a file, so that it never waits for the test to read it. Killed, with its group, when this goes
+// out of scope.
 class Process {
  public:
   // `log` is the file. A program that cannot be started ends with code 127.

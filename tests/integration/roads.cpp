@@ -105,9 +105,9 @@ CUresult go(void* function, Arguments... arguments) {
 }
 
 // ROAD(symbol, arguments): they may speak of the things as `t`, and of a batch as `b`.
-#define ROAD(symbol, ...)                                             \
-  all[#symbol] = [](void* function, [[maybe_unused]] Things& t) {     \
-    [[maybe_unused]] Batch b(t);                                      \
+#define ROAD(symbol, ...)                                               \
+  all[#symbol] = [](void* function, [[maybe_unused]] Things& t) {       \
+    [[maybe_unused]] Batch b(t);                                        \
     return go<FunctionId::symbol>(function __VA_OPT__(, ) __VA_ARGS__); \
   }
 
@@ -167,8 +167,8 @@ CUresult copy_by(void* function, Copy copy, Stream... stream) {
 }
 
 void add_shaped_copies(Roads& all) {
-#define SHAPED(symbol, made, ...)                                                        \
-  all[#symbol] = [](void* function, Things& t) {                                         \
+#define SHAPED(symbol, made, ...)                                                     \
+  all[#symbol] = [](void* function, Things& t) {                                      \
     return copy_by<FunctionId::symbol>(function, made(t) __VA_OPT__(, ) __VA_ARGS__); \
   }
   SHAPED(cuMemcpy2D_v2, flat_copy);

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <thread>
 
-// No work reaches the GPU but through the gate: every symbol of the table that makes the GPU work is
-// called while the gate is closed.
+// No work reaches the GPU but through the gate: every symbol of the table that makes the GPU work
+// is called while the gate is closed.
 namespace nvshare::integration {
 namespace {
 
@@ -86,8 +86,8 @@ TEST_F(Roads, EveryWayToAFunctionLeadsToTheLibrary) {
     EXPECT_EQ(home_of(::dlsym(library, row.symbol)), home) << "dlsym of the driver's handle";
     EXPECT_EQ(home_of(::dlsym(RTLD_DEFAULT, row.symbol)), home) << "dlsym of RTLD_DEFAULT";
     const bool twin = row.flavour == Flavour::Ptds || row.flavour == Flavour::Ptsz;
-    const uint64_t flags = twin ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-                                : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+    const uint64_t flags =
+        twin ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     void* found = nullptr;
     CUdriverProcAddressQueryResult status{};
     EXPECT_OK(call<FunctionId::cuGetProcAddress_v2>(row.name, &found, row.since, flags, &status));

@@ -90,7 +90,8 @@ double Job::kernels_at(Duration time) const {
 
 double Job::share(Duration from, Duration to) const {
   const double done = kernels_at(to) - kernels_at(from);
-  return 100 * done * static_cast<double>(kernel.count()) / static_cast<double>((to - from).count());
+  return 100 * done * static_cast<double>(kernel.count()) /
+         static_cast<double>((to - from).count());
 }
 
 std::string Job::result(const std::string& key) const {
