@@ -81,8 +81,7 @@ Slot* own_slot() {
 
 bool prepare_barrier() {
   if (!g_barrier) {
-    g_barrier =
-        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    g_barrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
   }
   return g_barrier;
 }

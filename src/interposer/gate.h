@@ -9,8 +9,8 @@
 // plain stores to the thread's own slot. Closed, callers wait in the CPU.
 //
 // Closing is race-free without a lock on the way in: a passing thread says in its slot that it is
-// inside, and then looks at the gate; who closes changes the gate, makes every running thread of the
-// process see that (membarrier), and then waits until nobody who was inside is any more.
+// inside, and then looks at the gate; who closes changes the gate, makes every running thread of
+// the process see that (membarrier), and then waits until nobody who was inside is any more.
 namespace nvshare::interposer {
 
 enum GateState : uint32_t {
@@ -32,8 +32,9 @@ struct Gate {
 struct Slot {
   std::atomic<const Gate*> inside{nullptr};  // written by the thread, read by who closes
   std::atomic<uint32_t> taken{0};
-  std::atomic<uint32_t> passes{0};  // counted by the thread while running free, for who looks whether it does
-  uint32_t nesting = 0;             // a call within a call does not wait: the outer one passed
+  std::atomic<uint32_t> passes{
+      0};                // counted by the thread while running free, for who looks whether it does
+  uint32_t nesting = 0;  // a call within a call does not wait: the outer one passed
   StreamRecord* metered = nullptr;  // where the present call goes, while metered
   Slot* next = nullptr;
 

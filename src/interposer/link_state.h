@@ -80,8 +80,8 @@ inline void note_busy(Link& link) {
   if (!link.busy.load()) start_meter(link);
 }
 
-// link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is then
-// Idle.
+// link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is
+// then Idle.
 bool connect_link(Link& link);
 // Serves the connection for as long as the process lives.
 void* serve_link(void* link);

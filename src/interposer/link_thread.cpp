@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -24,12 +23,14 @@ constexpr uint64_t kMicrosecond = 1'000;
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kSecond = 1'000'000'000;
 
-constexpr uint64_t kLook = 250 * kMicrosecond;         // at the meter, while metered
-constexpr uint64_t kTailSpacing = 200 * kMicrosecond;  // between markers that only look for idleness
-constexpr uint64_t kGrace = 200 * kMicrosecond;        // idle this long: the grant is given back
-constexpr uint64_t kFirstGrace = 5 * kMillisecond;     // before the first submission
-constexpr uint64_t kFreeLook = 50 * kMillisecond;      // running free, whether it runs at all
-constexpr uint64_t kPatience = 500 * kMillisecond;  // with work in flight while threads wait at the gate
+constexpr uint64_t kLook = 250 * kMicrosecond;  // at the meter, while metered
+constexpr uint64_t kTailSpacing =
+    200 * kMicrosecond;                             // between markers that only look for idleness
+constexpr uint64_t kGrace = 200 * kMicrosecond;     // idle this long: the grant is given back
+constexpr uint64_t kFirstGrace = 5 * kMillisecond;  // before the first submission
+constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it runs at all
+constexpr uint64_t kPatience =
+    500 * kMillisecond;  // with work in flight while threads wait at the gate
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kLookForScheduler = kSecond;
 constexpr int kHelloTimeout = 5;  // seconds
@@ -52,8 +53,7 @@ bool socket_path(char (&path)[108]) {
 // Puts the page where the last one was, so that nobody who looks at it ever finds a hole. Refuses
 // one that could be cut off under us.
 bool map_page(Link& link, int fd) {
-  struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_size < static_cast<off_t>(wire::kPageSize)) return false;
+  if (lseek(fd, 0, SEEK_END) < static_cast<off_t>(wire::kPageSize)) return false;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
   void* old = link.page_memory;
@@ -277,8 +277,8 @@ bool look(Link& link) {
   bool in_flight = true;
   uint64_t idle_since = 0;
   if (!link.running_free || !moves_freely(link, now)) {
-    in_flight = !nobody_inside(link.gate) ||
-                anything_in_flight(link.gate, kTailSpacing, now, &idle_since);
+    in_flight =
+        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &idle_since);
   }
   Lock lock(link.mutex);
   if (!in_flight && link.busy) {

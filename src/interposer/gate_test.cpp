@@ -1,0 +1,147 @@
+#include "interposer/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "interposer/link_state.h"
+#include "interposer/records.h"
+
+// The gate alone, with this file in the place of the link and the streams behind it.
+namespace nvshare::interposer {
+
+void* g_driver[kFunctionCount];
+
+namespace {
+Link g_link;
+std::atomic<bool> g_captured{false};
+std::atomic<int> g_waits{0};
+}  // namespace
+
+bool any_link() {
+  return true;
+}
+Gate* gate_of_current_device() {
+  return &g_link.gate;
+}
+Gate* gate_of_context(CUcontext) {
+  return &g_link.gate;
+}
+bool is_captured(Destination) {
+  return g_captured;
+}
+StreamRecord* record_for(Slot&, Gate&, Destination) {
+  return nullptr;
+}
+void wait_for_room(StreamRecord&) {}
+void note_submission(StreamRecord&) {}
+void note_thread_gone(const Slot&) {}
+void start_meter(Link&) {}
+void wait_for_grant(Link& link) {
+  ++g_waits;
+  const uint32_t turn = link.turn.load();
+  if (link.gate.state.load() == kClosed) futex_wait(link.turn, turn, 1'000'000);
+}
+
+namespace {
+
+class GateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(prepare_barrier());
+    g_link.gate.link = &g_link;
+    g_only_gate = &g_link.gate;
+    g_captured = false;
+    open(kFree);
+  }
+  static void open(uint32_t state) {
+    g_link.gate.state = state;
+    g_link.turn.fetch_add(1);
+    futex_wake(g_link.turn, kEveryone);
+  }
+};
+
+// Threads pass as fast as they can; each passage is a "launch" that raises a count. Once the gate
+// is closed and nobody is inside, the count stands still.
+void nobody_slips_in(bool slow_way) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 300;
+  std::atomic<uint64_t> launched{0};
+  std::atomic<bool> end{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      while (!end) {
+        const Passage passage(Destination{});
+        launched.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+  }
+  if (slow_way) g_only_gate = nullptr;
+  for (int round = 0; round < kRounds; ++round) {
+    close_gate(g_link.gate);
+    while (!nobody_inside(g_link.gate)) std::this_thread::yield();
+    const uint64_t answered = launched.load();
+    for (int i = 0; i < 50; ++i) std::this_thread::yield();
+    ASSERT_EQ(launched.load(), answered) << "in round " << round;
+    g_link.gate.state = round % 2 == 0 ? kFree : kMetered;
+    g_link.turn.fetch_add(1);
+    futex_wake(g_link.turn, kEveryone);
+    while (launched.load() == answered) std::this_thread::yield();
+  }
+  end = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(GateTest, NobodySlipsInAfterItWasClosed) {
+  nobody_slips_in(false);
+}
+
+TEST_F(GateTest, NorWithoutTheKernelsBarrier) {
+  nobody_slips_in(true);
+}
+
+TEST_F(GateTest, ACallWithinACallDoesNotWait) {
+  const Passage outer(Destination{});
+  close_gate(g_link.gate);
+  EXPECT_FALSE(nobody_inside(g_link.gate));
+  { const Passage inner(Destination{}); }
+  EXPECT_FALSE(nobody_inside(g_link.gate)) << "the outer call is still inside";
+}
+
+TEST_F(GateTest, WhatIsCapturedIsNotHeldBack) {
+  close_gate(g_link.gate);
+  g_captured = true;
+  const Passage passage(Destination{});
+  EXPECT_TRUE(nobody_inside(g_link.gate)) << "it makes no GPU work";
+}
+
+TEST_F(GateTest, TheHostsErrnoIsLeftAlone) {
+  close_gate(g_link.gate);
+  std::thread opener([] {
+    while (g_waits == 0) std::this_thread::yield();
+    open(kFree);
+  });
+  g_waits = 0;
+  errno = 4711;
+  { const Passage passage(Destination{}); }
+  EXPECT_EQ(errno, 4711);
+  opener.join();
+}
+
+TEST_F(GateTest, SlotsOfThreadsThatEndedAreUsedAgain) {
+  std::vector<const Slot*> seen;
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] {
+      const Passage passage(Destination{});
+      seen.push_back(t_slot);
+    }).join();
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[1], seen[2]);
+}
+
+}  // namespace
+}  // namespace nvshare::interposer
