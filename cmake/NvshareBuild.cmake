@@ -16,13 +16,16 @@ if(NVSHARE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${NVSHARE_CCACHE})
 endif()
 
-add_library(nvshare_options INTERFACE)
-target_include_directories(nvshare_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
-target_compile_options(nvshare_options INTERFACE
+add_library(nvshare_warnings INTERFACE)
+target_include_directories(nvshare_warnings INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(nvshare_warnings INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual)
 if(NVSHARE_WERROR)
-  target_compile_options(nvshare_options INTERFACE -Werror)
+  target_compile_options(nvshare_warnings INTERFACE -Werror)
 endif()
+
+add_library(nvshare_options INTERFACE)
+target_link_libraries(nvshare_options INTERFACE nvshare_warnings)
 if(NVSHARE_SANITIZE)
   target_compile_options(nvshare_options INTERFACE
     -fsanitize=${NVSHARE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

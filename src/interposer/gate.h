@@ -40,7 +40,7 @@ struct Slot {
   uint32_t records_version = 0;
 };
 
-extern thread_local Slot* t_slot __attribute__((tls_model("initial-exec")));
+extern constinit thread_local Slot* t_slot __attribute__((tls_model("initial-exec")));
 // The only gate there is, while only one device is used.
 extern std::atomic<Gate*> g_only_gate;
 
