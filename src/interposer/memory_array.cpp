@@ -66,16 +66,15 @@ CUresult cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR_v1* allo
 
 CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array) {
   const uint64_t bytes = allocate_array == nullptr ? 0 : array_bytes(deep(*allocate_array));
-  return create<FunctionId::cuArray3DCreate_v2, FunctionId::cuArrayDestroy>(
-      Space::kArray, bytes, handle, allocate_array);
+  return create<FunctionId::cuArray3DCreate_v2, FunctionId::cuArrayDestroy>(Space::kArray, bytes,
+                                                                            handle, allocate_array);
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle,
                                 const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc,
                                 unsigned num_mipmap_levels) {
-  const uint64_t bytes = mipmapped_array_desc == nullptr
-                             ? 0
-                             : mipmap_bytes(*mipmapped_array_desc, num_mipmap_levels);
+  const uint64_t bytes =
+      mipmapped_array_desc == nullptr ? 0 : mipmap_bytes(*mipmapped_array_desc, num_mipmap_levels);
   return create<FunctionId::cuMipmappedArrayCreate, FunctionId::cuMipmappedArrayDestroy>(
       Space::kMipmap, bytes, handle, mipmapped_array_desc, num_mipmap_levels);
 }

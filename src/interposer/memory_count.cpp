@@ -8,8 +8,6 @@ constinit Books g_books{};
 
 namespace {
 
-constexpr uint64_t kPrimary = uint64_t{1} << 63;  // no address of a context has this bit
-
 CUcontext current_context() {
   CUcontext context = nullptr;
   return real<FunctionId::cuCtxGetCurrent>(&context) == CUDA_SUCCESS ? context : nullptr;
@@ -24,24 +22,12 @@ void memory_reset_after_fork() {
   g_books.handles.forget();
   g_books.mappings.forget();
   g_books.pools.forget();
-  g_books.of_primary.forget();
-  g_books.greens.forget();
   g_books.attachments.forget();
 }
 
 Serial mark() {
   const Lock lock(g_books.mutex);
   return g_books.last_serial;
-}
-
-uint64_t owner_of_primary(CUdevice device) {
-  return kPrimary | static_cast<uint64_t>(device);
-}
-
-uint64_t owner_of(CUcontext context) {
-  const auto number = reinterpret_cast<uint64_t>(context);
-  const CUdevice* device = g_books.of_primary.find(number, 0);
-  return device == nullptr ? number : owner_of_primary(*device);
 }
 
 Charge::Charge(Gate* gate, uint64_t bytes) {
@@ -88,7 +74,7 @@ void Charge::keep(Key key, Lifetime lifetime) {
   bool was_there = false;
   {
     const Lock lock(g_books.mutex);
-    const Record record{bytes_, gate_, owner_of(context), ++g_books.last_serial, lifetime};
+    const Record record{bytes_, gate_, context, ++g_books.last_serial, lifetime};
     was_there = g_books.records.put(key.number, key.tag(), record, replaced);
   }
   gate_ = nullptr;
@@ -114,7 +100,7 @@ void uncount(Key key, Serial before) {
   memory_freed(*gone.gate, gone.bytes);
 }
 
-void uncount_owner(uint64_t owner, Serial before) {
+void uncount_context(CUcontext context, Serial before) {
   // One gate at a time; a context has one.
   for (;;) {
     Gate* gate = nullptr;
@@ -122,7 +108,7 @@ void uncount_owner(uint64_t owner, Serial before) {
     {
       const Lock lock(g_books.mutex);
       g_books.records.remove_if([&](uint64_t, uint32_t, const Record& record) {
-        if (record.lifetime != Lifetime::kContext || record.owner != owner) return false;
+        if (record.lifetime != Lifetime::kContext || record.context != context) return false;
         if (record.serial > before || (gate != nullptr && record.gate != gate)) return false;
         gate = record.gate;
         bytes += record.bytes;

@@ -8,9 +8,9 @@
 // back when the driver has freed.
 //
 // Every record has a serial number, and an address (or handle) may come back from the driver before
-// the end of the call that freed it has been noted. So whoever frees takes a mark before he calls the
-// driver and afterwards removes only what is older than it; and a new record at the place of an old
-// one means that the old memory is gone.
+// the end of the call that freed it has been noted. So whoever frees takes a mark before he calls
+// the driver and afterwards removes only what is older than it; and a new record at the place of an
+// old one means that the old memory is gone.
 namespace nvshare::interposer {
 
 // What a number in a record is.
@@ -32,7 +32,7 @@ using Serial = uint64_t;
 struct Record {
   uint64_t bytes;
   Gate* gate;
-  uint64_t owner;  // see owner_of
+  CUcontext context;  // in which it was allocated; null when it does not go with one
   Serial serial;
   Lifetime lifetime;
 };
@@ -64,19 +64,12 @@ struct Books {
   Table<Handle> handles;
   Table<Mapping> mappings;      // by address
   Table<CUmemLocation> pools;   // where a pool's memory is
-  Table<CUdevice> of_primary;   // contexts that share the memory of a device's primary context
-  Table<CUdevice> greens;       // green contexts
   Table<uint64_t> attachments;  // of contexts, beside the first
 };
 extern Books g_books;
 
 // Everything recorded from now on has a serial number above it.
 Serial mark();
-
-// Who frees a context's memory: the context, or for all that share a primary context the device.
-// Needs the books' lock.
-uint64_t owner_of(CUcontext context);
-uint64_t owner_of_primary(CUdevice device);
 
 // More than any device has: such sizes are not asked for.
 inline constexpr uint64_t kMostBytes = uint64_t{1} << 56;
@@ -91,8 +84,8 @@ inline uint64_t sum(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &result) || result > kMostBytes ? kMostBytes : result;
 }
 
-// The bytes of one allocation while the driver is being asked for it. What is not kept is given back.
-// Without a gate nothing is counted and nothing refused.
+// The bytes of one allocation while the driver is being asked for it. What is not kept is given
+// back. Without a gate nothing is counted and nothing refused.
 class Charge {
  public:
   Charge(Gate* gate, uint64_t bytes);
@@ -120,11 +113,11 @@ class Charge {
 // The driver has freed what `key` stood for at the time of the mark.
 void uncount(Key key, Serial before);
 
-// All of an owner's memory that goes with its context, as old as the mark, is gone.
-void uncount_owner(uint64_t owner, Serial before);
+// All that was allocated in the context before the mark is gone.
+void uncount_context(CUcontext context, Serial before);
 
-// Asks the driver which of the addresses with this lifetime it still knows, and stops counting those
-// that it does not. For the few moments at which memory goes without having been freed.
+// Asks the driver which of the addresses with this lifetime it still knows, and stops counting
+// those that it does not. For the few moments at which memory goes without having been freed.
 void uncount_unknown(Lifetime lifetime);
 
 }  // namespace nvshare::interposer

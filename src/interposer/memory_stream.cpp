@@ -36,8 +36,7 @@ Gate* gate_of_pool(CUmemoryPool pool) {
   CUmemLocation location{CU_MEM_LOCATION_TYPE_INVALID, 0};
   {
     const Lock lock(g_books.mutex);
-    const CUmemLocation* found =
-        g_books.pools.find(reinterpret_cast<uint64_t>(pool), kPlainTag);
+    const CUmemLocation* found = g_books.pools.find(reinterpret_cast<uint64_t>(pool), kPlainTag);
     if (found != nullptr) location = *found;
   }
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return gate_of_current_device();

@@ -8,7 +8,8 @@
 namespace nvshare::interposer {
 
 // A hash table from a number and a small tag to a value, in mapped memory. Not thread-safe. Values
-// are copied as bytes. It is zero when it is empty, so that it can be a global without a constructor.
+// are copied as bytes. It is zero when it is empty, so that it can be a global without a
+// constructor.
 template <typename Value>
 class Table {
  public:

@@ -2,8 +2,8 @@
 #include "interposer/memory_count.h"
 
 // Physical memory of the virtual memory API. It is there as long as a handle of it is held or a
-// mapping of it stands, whichever goes first; addresses by themselves cost nothing. Handles that were
-// imported, and those of multicast objects, are not known here and count nothing.
+// mapping of it stands, whichever goes first; addresses by themselves cost nothing. Handles that
+// were imported, and those of multicast objects, are not known here and count nothing.
 namespace nvshare::interposer {
 namespace {
 
@@ -186,8 +186,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   }
   const CUresult result = real<FunctionId::cuMemRetainAllocationHandle>(handle, addr);
   const Lock lock(g_books.mutex);
-  Handle* known =
-      result == CUDA_SUCCESS ? g_books.handles.find(*handle, kPlainTag) : nullptr;
+  Handle* known = result == CUDA_SUCCESS ? g_books.handles.find(*handle, kPlainTag) : nullptr;
   const uint64_t id = result != CUDA_SUCCESS ? 0
                       : known != nullptr     ? known->physical
                                              : physical_at(reinterpret_cast<uint64_t>(addr));
