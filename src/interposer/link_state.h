@@ -37,7 +37,7 @@ struct Link {
   // Who holds a grant decides under this mutex; the link's thread alone changes `phase` to and from
   // Holding.
   Mutex mutex;
-  Phase phase = Phase::Unmanaged;
+  std::atomic<Phase> phase{Phase::Unmanaged};
   int socket = -1;
   uint64_t connection = 0;  // counts them
   wire::WhenLost when_lost = wire::WhenLost::Run;
