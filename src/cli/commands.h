@@ -13,6 +13,8 @@ Command why_command();
 Command pause_command();
 Command resume_command();
 Command config_command();
+Command doctor_command();
+Command doctor_probe_command();
 Command sim_command();
 Command softgpu_command();  // only in builds with the software GPU
 

@@ -5,7 +5,6 @@
 namespace nvshare::cli {
 namespace {
 
-constexpr std::string_view kPlain = "\033[0m";
 constexpr std::size_t kGap = 2;
 
 void put(std::string& line, const Cell& cell, std::size_t width, bool right, bool colour) {

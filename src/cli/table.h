@@ -19,6 +19,7 @@ inline constexpr std::string_view kBold = "\033[1m";
 inline constexpr std::string_view kGreen = "\033[32m";
 inline constexpr std::string_view kYellow = "\033[33m";
 inline constexpr std::string_view kRed = "\033[31m";
+inline constexpr std::string_view kPlain = "\033[0m";
 
 struct Column {
   std::string_view head;

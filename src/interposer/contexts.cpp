@@ -2,6 +2,7 @@
 // context goes all that is known of its streams and of its memory.
 #include "interposer/bodies.h"
 #include "interposer/link.h"
+#include "interposer/memory.h"
 #include "interposer/records.h"
 
 namespace nvshare::interposer {
@@ -16,19 +17,25 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
 
 template <FunctionId id>
 CUresult destroy(CUcontext context) {
+  const uint64_t mark = memory_mark();
   CUresult result;
   {
     HoldMarkers hold;
     result = real<id>(context);
-    if (result == CUDA_SUCCESS) hold.gone(context);
+    if (result != CUDA_SUCCESS) return result;
+    if (id == FunctionId::cuCtxDetach && !memory_last_attachment(context)) return result;
+    hold.gone(context);
   }
+  memory_context_gone(context, mark);
   return result;
 }
 
 // The primary context ends with a reset, or when the last who retained it releases it.
 template <FunctionId id>
 CUresult give_back_primary(CUdevice device) {
+  const uint64_t mark = memory_mark();
   CUresult result;
+  CUcontext ended = nullptr;
   {
     HoldMarkers hold;
     result = real<id>(device);
@@ -37,9 +44,10 @@ CUresult give_back_primary(CUdevice device) {
     if (result == CUDA_SUCCESS &&
         real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active) == CUDA_SUCCESS &&
         active == 0) {
-      hold.primary_gone(device);
+      ended = hold.primary_gone(device);
     }
   }
+  if (ended != nullptr) memory_context_gone(ended, mark);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "interposer/gate.h"
+#include "interposer/memory.h"
 #include "interposer/records.h"
 
 // What pthread_atfork is made of; that itself moved between glibc's libraries.
@@ -20,6 +21,7 @@ void in_child() {
   forget_slots_after_fork();
   forget_records_after_fork();
   forget_links_after_fork();
+  memory_reset_after_fork();
 }
 
 }  // namespace

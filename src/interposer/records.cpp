@@ -130,8 +130,8 @@ void release_record(StreamRecord& record, bool destroy_events) {
 
 CUcontext context_of(CUstream stream) {
   CUcontext context = nullptr;
-  if (!is_default(stream) &&
-      real<FunctionId::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS && context != nullptr) {
+  if (!is_default(stream) && real<FunctionId::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS &&
+      context != nullptr) {
     return context;
   }
   real<FunctionId::cuCtxGetCurrent>(&context);
