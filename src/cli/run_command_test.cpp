@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
+#include "cli/testing/installation.h"
 #include "cli/testing/process.h"
 
 namespace nvshare::cli {
@@ -18,62 +18,24 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::contents;
-using testing::eventually;
 using testing::Outcome;
 using testing::Process;
 
-// An installation of its own, with whatever parts a test wants, and a run directory.
 class Run : public ::testing::Test {
  protected:
-  void SetUp() override {
-    tree_ = fs::path(NVSHARE_TEST_TREE) /
-            ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(tree_);
-    for (const char* folder : {"bin", "lib", "driver"}) fs::create_directories(tree_ / folder);
-    put(NVSHARE_PROGRAM, "bin/nvshare");
-    put(NVSHARE_FAKE_SCHEDULER, "bin/nvshare-scheduler");
-    put(NVSHARE_FAKE_LIBRARY, "lib/libnvshare.so");
-    put(NVSHARE_FAKE_LIBRARY, "driver/libcuda.so.1");
-    char name[] = "/tmp/nvshare-run-XXXXXX";
-    outer_ = ::mkdtemp(name);
-    directory_ = outer_ + "/run";
-  }
-
-  void TearDown() override {
-    for (const pid_t pid : schedulers()) ::kill(pid, SIGKILL);
-    fs::remove_all(outer_);
-    fs::remove_all(tree_);
-  }
-
-  // A link where that is possible, for the program is large; it must not be a symbolic one, which
-  // would show the program where it really is.
-  void put(const std::string& file, const std::string& where) {
-    std::error_code failed;
-    fs::create_hard_link(file, tree_ / where, failed);
-    if (failed) fs::copy_file(file, tree_ / where);
-  }
-
-  Process start(std::vector<std::string> words, std::vector<std::string> variables = {}) {
-    words.insert(words.begin(), {tree_ / "bin/nvshare", "run"});
-    variables.insert(variables.begin(), {"NVSHARE_RUN_DIR=" + directory_,
-                                         "LD_LIBRARY_PATH=" + (tree_ / "driver").string()});
+  Process start(std::vector<std::string> words, const std::vector<std::string>& more = {}) {
+    words.insert(words.begin(), {installed_.path("bin/nvshare"), "run"});
+    auto variables = installed_.variables();
+    variables.insert(variables.end(), more.begin(), more.end());
     return Process(words, variables);
   }
-  Outcome run(std::vector<std::string> words, std::vector<std::string> variables = {}) {
-    return start(std::move(words), std::move(variables)).wait();
+  Outcome run(std::vector<std::string> words, const std::vector<std::string>& more = {}) {
+    return start(std::move(words), more).wait();
   }
 
-  std::vector<pid_t> schedulers() const {
-    std::vector<pid_t> all;
-    std::istringstream lines(contents(directory_ + "/starts"));
-    for (pid_t pid; lines >> pid;) all.push_back(pid);
-    return all;
-  }
-  std::string runs() const { return contents(directory_ + "/runs"); }
-
-  fs::path tree_;
-  std::string outer_;
-  std::string directory_;
+  testing::Installation installed_;
+  const std::string directory_ = installed_.run_directory();
+  const std::string outer_ = installed_.folder();
 };
 
 TEST_F(Run, StartsAPrivateSchedulerAndEndsAsTheProgramDid) {
@@ -81,19 +43,20 @@ TEST_F(Run, StartsAPrivateSchedulerAndEndsAsTheProgramDid) {
                                "--", "sh", "-c", "echo out; echo err >&2; exit 41"});
   EXPECT_EQ(outcome.code(), 41);
   EXPECT_EQ(outcome.output, "out\nerr\n");
-  EXPECT_EQ(runs(), "one 4294967296 40 -3\n");
-  ASSERT_EQ(schedulers().size(), 1u);
-  EXPECT_EQ(::kill(schedulers()[0], 0), 0) << "the scheduler outlives the program";
-  EXPECT_EQ(::getsid(schedulers()[0]), schedulers()[0]);
+  EXPECT_EQ(installed_.runs(), "one 4294967296 40 -3\n");
+  ASSERT_EQ(installed_.schedulers().size(), 1u);
+  EXPECT_EQ(::kill(installed_.schedulers()[0], 0), 0) << "the scheduler outlives the program";
+  EXPECT_EQ(::getsid(installed_.schedulers()[0]), installed_.schedulers()[0]);
   EXPECT_EQ(run({"true"}).code(), 0);
-  EXPECT_EQ(schedulers().size(), 1u) << "the second program uses the first one's scheduler";
+  EXPECT_EQ(installed_.schedulers().size(), 1u)
+      << "the second program uses the first one's scheduler";
 }
 
 TEST_F(Run, WithoutWishesATenantIsNamedAfterTheProgramAndHasNoLimits) {
   Process process = start({"sh", "-c", "exit 0"});
   const pid_t pid = process.pid();
   EXPECT_EQ(process.wait().code(), 0);
-  EXPECT_EQ(runs(), "sh-" + std::to_string(pid) + " 0 100 0\n");
+  EXPECT_EQ(installed_.runs(), "sh-" + std::to_string(pid) + " 0 100 0\n");
 }
 
 TEST_F(Run, TheFolderOfAPrivateSchedulerIsTheUsersAlone) {
@@ -112,16 +75,16 @@ TEST_F(Run, ProgramsStartedAtOnceShareOneScheduler) {
     const Outcome outcome = one.wait();
     EXPECT_EQ(outcome.code(), 7) << outcome.output;
   }
-  EXPECT_EQ(schedulers().size(), 1u);
-  const std::string lines = runs();
+  EXPECT_EQ(installed_.schedulers().size(), 1u);
+  const std::string lines = installed_.runs();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 6);
 }
 
 TEST_F(Run, TheProgramIsGivenTheLibraryAndTheRunDirectory) {
-  const std::string library = (tree_ / "lib/libnvshare.so").string();
+  const std::string library = installed_.path("lib/libnvshare.so");
   EXPECT_EQ(run({"sh", "-c", "echo $LD_PRELOAD $NVSHARE_RUN_DIR"}).output,
             library + " " + directory_ + "\n");
-  const std::string other = (tree_ / "driver/libcuda.so.1").string();
+  const std::string other = installed_.path("driver/libcuda.so.1");
   EXPECT_EQ(run({"sh", "-c", "echo $LD_PRELOAD"}, {"LD_PRELOAD=" + other}).output,
             library + ":" + other + "\n");
   EXPECT_EQ(run({"sh", "-c", "ls /proc/self/fd | wc -l"}).output,
@@ -130,16 +93,16 @@ TEST_F(Run, TheProgramIsGivenTheLibraryAndTheRunDirectory) {
 }
 
 TEST_F(Run, TheLibraryIsNotForTheScheduler) {
-  const std::string other = (tree_ / "driver/libcuda.so.1").string();
+  const std::string other = installed_.path("driver/libcuda.so.1");
   EXPECT_EQ(run({"true"}, {"LD_PRELOAD=" + other}).code(), 0);
   EXPECT_EQ(contents(directory_ + "/scheduler.log"), "fake scheduler, preloaded: nothing\n");
 }
 
 TEST_F(Run, AFolderForLibrariesOfItsOwnIsFoundToo) {
-  fs::create_directories(tree_ / "lib/nvshare");
-  fs::rename(tree_ / "lib/libnvshare.so", tree_ / "lib/nvshare/libnvshare.so");
+  fs::create_directories(installed_.path("lib/nvshare"));
+  fs::rename(installed_.path("lib/libnvshare.so"), installed_.path("lib/nvshare/libnvshare.so"));
   EXPECT_EQ(run({"sh", "-c", "echo $LD_PRELOAD"}).output,
-            (tree_ / "lib/nvshare/libnvshare.so").string() + "\n");
+            installed_.path("lib/nvshare/libnvshare.so") + "\n");
 }
 
 TEST_F(Run, WrongValuesStartNothing) {
@@ -193,21 +156,22 @@ TEST_F(Run, AnotherVersionIsNotTheUsersMistake) {
 }
 
 TEST_F(Run, WithoutALibraryNothingIsStarted) {
-  fs::remove(tree_ / "lib/libnvshare.so");
+  fs::remove(installed_.path("lib/libnvshare.so"));
   const Outcome outcome = run({"echo", "started"});
   EXPECT_EQ(outcome.code(), 1);
-  EXPECT_EQ(outcome.output, "nvshare run: " + (tree_ / "lib/libnvshare.so").string() +
+  EXPECT_EQ(outcome.output, "nvshare run: " + installed_.path("lib/libnvshare.so") +
                                 " is missing: install nvshare again\n");
 }
 
 TEST_F(Run, WithoutASchedulerNothingIsStarted) {
-  fs::remove(tree_ / "bin/nvshare-scheduler");
+  fs::remove(installed_.path("bin/nvshare-scheduler"));
   const Outcome missing = run({"echo", "started"});
   EXPECT_EQ(missing.code(), 1);
-  EXPECT_EQ(missing.output, "nvshare run: " + (tree_ / "bin/nvshare-scheduler").string() +
+  EXPECT_EQ(missing.output, "nvshare run: " + installed_.path("bin/nvshare-scheduler") +
                                 " is missing: install nvshare again\n");
-  std::ofstream(tree_ / "bin/nvshare-scheduler") << "#!/bin/sh\necho it hurts >&2\nexit 3\n";
-  fs::permissions(tree_ / "bin/nvshare-scheduler", fs::perms::owner_all);
+  std::ofstream(installed_.path("bin/nvshare-scheduler"))
+      << "#!/bin/sh\necho it hurts >&2\nexit 3\n";
+  fs::permissions(installed_.path("bin/nvshare-scheduler"), fs::perms::owner_all);
   const Outcome broken = run({"echo", "started"});
   EXPECT_EQ(broken.code(), 1);
   EXPECT_EQ(broken.output, "nvshare run: the private scheduler did not start; the end of " +
@@ -224,7 +188,7 @@ TEST_F(Run, AFolderThatOthersCanWriteToIsNotUsed) {
 }
 
 TEST_F(Run, WithoutADriverTheProgramRunsUnshared) {
-  fs::remove(tree_ / "driver/libcuda.so.1");
+  fs::remove(installed_.path("driver/libcuda.so.1"));
   const Outcome outcome = run({"sh", "-c", "echo $LD_PRELOAD; exit 6"});
   if (outcome.output.find("no CUDA driver") == std::string::npos) {
     GTEST_SKIP() << "this machine has a driver";
@@ -256,11 +220,11 @@ TEST_F(Run, PassesSignalsOn) {
 }
 
 TEST_F(Run, SignalsThatAreIgnoredStayIgnored) {
-  const std::string nvshare = (tree_ / "bin/nvshare").string();
+  const std::string nvshare = installed_.path("bin/nvshare");
   const Outcome outcome =
       Process(
           {"sh", "-c", "trap '' HUP; exec " + nvshare + " run -- sh -c 'kill -HUP $$; echo alive'"},
-          {"NVSHARE_RUN_DIR=" + directory_, "LD_LIBRARY_PATH=" + (tree_ / "driver").string()})
+          installed_.variables())
           .wait();
   EXPECT_EQ(outcome.output, "alive\n");
 }
@@ -285,11 +249,11 @@ TEST_F(Run, TakesPartAgainWhenTheSchedulerIsBack) {
   Process process = start({"--name", "long", "--cores", "30", "--", "sh", "-c",
                            "trap 'exit 3' TERM; echo started; while :; do sleep 0.05; done"});
   ASSERT_TRUE(process.wait_for_output("started")) << process.output();
-  ::kill(schedulers().at(0), SIGKILL);
+  ::kill(installed_.schedulers().at(0), SIGKILL);
   EXPECT_TRUE(process.wait_for_output("the scheduler is gone"));
-  Process scheduler({tree_ / "bin/nvshare-scheduler", "--run-dir", directory_}, {});
+  Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
   EXPECT_TRUE(process.wait_for_output("the scheduler is back")) << process.output();
-  EXPECT_EQ(runs(), "long 0 30 0\nlong 0 30 0\n");
+  EXPECT_EQ(installed_.runs(), "long 0 30 0\nlong 0 30 0\n");
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().code(), 3);
 }
