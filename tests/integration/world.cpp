@@ -43,6 +43,16 @@ void end_children() {
   }
 }
 
+// What a probe has answered, without what `nvshare run` says beside it.
+std::vector<std::string> answers_of(const Process& probe) {
+  std::vector<std::string> lines;
+  std::istringstream text(probe.output());
+  for (std::string line; std::getline(text, line);) {
+    if (!text.eof() && !line.starts_with("nvshare")) lines.push_back(line);
+  }
+  return lines;
+}
+
 std::string text_of(const fs::path& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -55,7 +65,7 @@ std::string text_of(const fs::path& path) {
 std::string gpu_job() {
   return NVSHARE_GPU_JOB;
 }
-std::string probe() {
+std::string probe_program() {
   return NVSHARE_PROBE;
 }
 std::string nvshare_program() {
@@ -168,6 +178,17 @@ void World::TearDown() {
   fs::remove_all(folder_, failed);
 }
 
+void World::sleep(Duration length) {
+  const Duration end = now() + length;
+  while (now() < end) nap();
+}
+
+double World::share_for(const Job& job, Duration length) {
+  const Duration from = now();
+  sleep(length + 200ms);  // until the next of its reports
+  return job.share(from, from + length);
+}
+
 std::string World::run_directory() const {
   return folder_ + "/run";
 }
@@ -231,7 +252,27 @@ Job World::job(const std::string& name, const std::vector<std::string>& run_opti
   std::vector<std::string> program{gpu_job(), "--progress", "50ms", "--kernel",
                                    std::to_string(kernel.count()) + "ns"};
   program.insert(program.end(), job_options.begin(), job_options.end());
-  return Job(run(options, program), name, kernel);
+  return Job{run(options, program), name, kernel};
+}
+
+Process World::probe(const std::string& name, const std::vector<std::string>& run_options) {
+  std::vector<std::string> options{"--name", name};
+  options.insert(options.end(), run_options.begin(), run_options.end());
+  return run(options, {probe_program()});
+}
+
+std::string World::ask(Process& probe, const std::string& line) {
+  const std::size_t before = answers_of(probe).size();
+  probe.say(line);
+  std::vector<std::string> answers;
+  const bool answered = eventually(
+      [&] {
+        answers = answers_of(probe);
+        return answers.size() > before || !probe.running();
+      },
+      30s);
+  EXPECT_TRUE(answered) << "no answer to: " << line;
+  return answers.size() > before ? answers.back() : "no answer";
 }
 
 Json World::status() {
@@ -247,6 +288,14 @@ Json World::tenant(const std::string& name) {
     if (one.value("name", "") == name) return one;
   }
   return nullptr;
+}
+
+std::vector<pid_t> World::processes(const std::string& name) {
+  std::vector<pid_t> all;
+  const Json found = tenant(name);
+  if (!found.is_object() || !found.contains("processes")) return all;
+  for (const Json& one : found["processes"]) all.push_back(one.value("pid", 0));
+  return all;
 }
 
 bool World::has_tenant(const std::string& name) {

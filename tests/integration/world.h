@@ -25,11 +25,7 @@ struct Sample {
 };
 
 // gpu-job under `nvshare run`.
-class Job {
- public:
-  Job(Process process, std::string name, Duration kernel)
-      : process(std::move(process)), name(std::move(name)), kernel(kernel) {}
-
+struct Job {
   std::vector<Sample> samples() const;
   // Kernels done at a time, in between two samples as if they went by evenly.
   double kernels_at(Duration time) const;
@@ -58,6 +54,10 @@ class World : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
 
+  static void sleep(Duration length);
+  // A job's share from now on, for that long.
+  static double share_for(const Job& job, Duration length);
+
   // Settings for everything that is started from now on.
   void set(const std::string& name, const std::string& value) { environment_[name] = value; }
   const Environment& environment() const { return environment_; }
@@ -78,11 +78,18 @@ class World : public ::testing::Test {
   Job job(const std::string& name, const std::vector<std::string>& run_options,
           const std::vector<std::string>& job_options, Duration kernel = 1ms);
 
+  // The probe (probe.cpp) in a tenant of this name.
+  Process probe(const std::string& name, const std::vector<std::string>& run_options = {});
+  // Tells it a line, and waits for the answer.
+  std::string ask(Process& probe, const std::string& line);
+
   // `nvshare status --json`; an empty object when there is none.
   nlohmann::json status();
   // A tenant of the status; null when it is not there.
   nlohmann::json tenant(const std::string& name);
   bool has_tenant(const std::string& name);
+  // Process ids of a tenant's programs that use a GPU.
+  std::vector<pid_t> processes(const std::string& name);
 
  private:
   std::string new_log();
@@ -100,7 +107,7 @@ void expect_share(double share, double expected, const std::string& whose);
 
 // The programs that tests start.
 std::string gpu_job();
-std::string probe();
+std::string probe_program();
 std::string nvshare_program();
 std::string scheduler_program();
 
