@@ -148,10 +148,12 @@ Gate* gate_of_current_device() {
   return gate_of_device(device);
 }
 
-void start_meter(Link& link) {
+void start_meter(Link& link, StreamRecord& record) {
   Lock lock(link.mutex);
   if (link.phase != Phase::Holding && link.phase != Phase::Stopping) return;
+  if (link.busy) return;
   link.meter.submitted(now_ns());
+  place_origin(record);
   link.busy = true;
 }
 
