@@ -124,6 +124,7 @@ Passage::Passage(Destination destination) {
       record_ = record_for(*slot, *gate, destination);
       if (record_ != nullptr) {
         wait_for_room(*record_);
+        note_gap(*gate->link, *record_);
         note_busy(*gate->link, *record_);
       }
     }

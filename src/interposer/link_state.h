@@ -88,6 +88,13 @@ inline void note_busy(Link& link, StreamRecord& record) {
   if (!link.busy.load()) start_meter(link, record);
 }
 
+// The program waited for the GPU: when that left nothing in flight, the meter stops, and not only
+// when the link's thread looks next.
+void note_waited(Link& link);
+
+// The same before a call that comes a while after the last one: the GPU may have run out of work.
+void note_gap(Link& link, StreamRecord& record);
+
 // link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is
 // then Idle.
 bool connect_link(Link& link);

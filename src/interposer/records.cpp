@@ -227,7 +227,10 @@ void look_at(StreamRecord& record, uint64_t spacing, uint64_t now) {
   retire(record, now);
   const bool bare = record.marked.load() < record.submitted.load();
   if (!bare || record.thread != nullptr || record.orphan) return;
-  if (record.outstanding > 0 && now - record.last_placed_at < spacing) return;
+  if (now - record.last_placed_at < spacing &&
+      (record.outstanding > 0 || spacing == kPlaceNothing)) {
+    return;
+  }
   const Within within(record.context);
   if (within) {
     place(record, now);
@@ -426,6 +429,7 @@ void note_done(StreamRecord& record, uint64_t submitted) {
 bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) {
   bool in_flight = false;
   *done = {};
+  Relaxed relaxed;
   Lock lock(g_mutex);
   if (g_ending) {
     done->since = now;

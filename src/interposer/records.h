@@ -29,6 +29,7 @@ struct StreamRecord {
   std::atomic<uint64_t> done{0};     // of the submitted
   std::atomic<uint64_t> marked{0};   // of the submitted, those with a marker behind them
   std::atomic<uint64_t> done_at{0};  // when that was seen
+  std::atomic<uint64_t> last_call_at{0};
 
   Mutex mutex;  // of what follows
   Marker ring[Window::kMarkers];
@@ -92,9 +93,10 @@ StreamRecord* known_record(Slot& slot, Destination destination);
 void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void* argument);
 
 // For the link's thread. Looks at the markers of the gate's streams, and places missing ones behind
-// work that is older than `spacing`. Whether anything that was submitted is not done; when nothing
-// is, since when, as it was seen, and how long it took from the meter's origin, as the GPU tells it
-// (0: not known).
+// work that is older than `spacing` (kPlaceNothing: never). Whether anything that was submitted is
+// not done; when nothing is, since when, as it was seen, and how long it took from the meter's
+// origin, as the GPU tells it (0: not known).
+inline constexpr uint64_t kPlaceNothing = ~uint64_t{0};
 struct Done {
   uint64_t since = 0;
   uint64_t elapsed = 0;
