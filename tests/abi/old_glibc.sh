@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
 
 compile() { # NAME SOURCE
-  ${CXX:-c++} -std=c++20 -O1 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
+  ${CXX:-c++} -std=c++20 -O0 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
     -fno-optimize-sibling-calls -I"$source/src" -I"$source/tests" -DNVSHARE_SOFTGPU_LIBRARY='""' \
     -c "$source/$2" -o "$work/$1.o"
 }
@@ -34,7 +34,7 @@ link -Wl,-dynamic-linker,"$loader" "$develop"/{Scrt1,crti}.o "$compiler/crtbegin
 
 roads() {
   echo "$*"
-  env LD_LIBRARY_PATH="$libc:$work/driver" LD_PRELOAD="$library" timeout 60 "$work/roads" "$@"
+  timeout 60 env LD_LIBRARY_PATH="$libc:$work/driver" LD_PRELOAD="$library" "$work/roads" "$@"
 }
 roads version "$driver"
 roads arguments "$driver"
