@@ -75,6 +75,12 @@ bool driver_has(FunctionId) {
   return true;
 }
 
+// A gate that is always open.
+constinit thread_local Slot* t_slot = nullptr;
+std::atomic<Gate*> g_only_gate{nullptr};
+void Passage::enter_slow(Destination) {}
+void Passage::leave_metered(Slot*) {}
+
 Account g_accounts[kDevices];
 
 Gate* gate_of_device(CUdevice device) {
