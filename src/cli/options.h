@@ -26,7 +26,7 @@ struct Positional {
 
 // What a command takes, from which its arguments are parsed and its help is written.
 struct CommandSpec {
-  std::string_view name;
+  std::string_view name;     // empty: the program has no commands
   std::string_view summary;  // one line
   std::vector<Positional> positionals;
   std::vector<Option> options;
@@ -34,6 +34,8 @@ struct CommandSpec {
   // Everything from the first positional argument on is taken as it stands and may be of any
   // number: `run -- PROGRAM ARGS`.
   bool takes_program = false;
+  // For nvshare itself: not listed, not suggested.
+  bool hidden = false;
 };
 
 // What was given, checked against the spec. Names are those of the spec.

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "interposer/bodies.h"
 #include "interposer/elf.h"
 #include "interposer/roads.h"
 #include "interposer/sys.h"
@@ -41,8 +42,6 @@ void* open_quietly(const char* path, int mode) {
 }
 
 void take_functions(const Object& object) {
-  // A program may close the library again, but our pointers remain.
-  open_quietly(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   for (const Function& row : kFunctions) {
     void* found = object.function(row.symbol);
     __atomic_store_n(&g_driver[static_cast<unsigned>(row.id)], found == nullptr ? missing() : found,
@@ -55,6 +54,18 @@ void take_functions(const Object& object) {
 bool find_loaded_driver(Object& object) {
   return visit_objects([&](const Object& one) {
     if (!is_driver(one)) return false;
+    object = one;
+    return true;
+  });
+}
+
+// The driver in g_driver, unless it was closed since (and another one loaded to the same place).
+bool find_present_driver(Object& object) {
+  const uintptr_t base = g_driver_base.load(std::memory_order_acquire);
+  if (base == 0) return false;
+  return visit_objects([&](const Object& one) {
+    if (one.base != base || !is_driver(one)) return false;
+    if (one.function("cuInit") != g_driver[static_cast<unsigned>(FunctionId::cuInit)]) return false;
     object = one;
     return true;
   });
@@ -100,15 +111,25 @@ bool is_driver(const Object& object) {
 }
 
 bool use_driver(const Object& object) {
-  const uintptr_t base = g_driver_base.load(std::memory_order_acquire);
-  if (base == object.base) return true;
-  if (base != 0) {
+  Object present;
+  if (find_present_driver(present)) {
+    if (present.base == object.base) return true;
     // Of two drivers that are only looked at, the last one is meant; one that works is kept.
     int count = 0;
     if (real<FunctionId::cuDeviceGetCount>(&count) == CUDA_SUCCESS) return false;
   }
   take_functions(object);
   return true;
+}
+
+CUresult own::cuInit(unsigned flags) {
+  const CUresult result = real<FunctionId::cuInit>(flags);
+  Object present;
+  if (result == CUDA_SUCCESS && find_present_driver(present)) {
+    // A program may close its driver again, but we go on calling it.
+    open_quietly(present.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+  return result;
 }
 
 }  // namespace nvshare::interposer

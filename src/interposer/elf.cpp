@@ -120,6 +120,22 @@ Object look_at(const dl_phdr_info& info) {
         named = true;
         name = entry->d_un.d_val;
         break;
+      case DT_JMPREL:
+        object.relocations[0] = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_PLTRELSZ:
+        object.relocation_counts[0] = entry->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      case DT_RELA:
+        object.relocations[1] = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_RELASZ:
+        object.relocation_counts[1] = entry->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      case DT_RPATH:
+      case DT_RUNPATH:
+        object.has_search_path = true;
+        break;
     }
   }
   if (named && object.strings != nullptr) object.soname = object.strings + name;

@@ -25,8 +25,6 @@ void free_slot(void* argument) {
   auto* slot = static_cast<Slot*>(argument);
   note_thread_gone(*slot);
   slot->inside = nullptr;
-  slot->nesting = 0;
-  slot->metered = nullptr;
   slot->last_record = nullptr;
   t_slot = nullptr;
   slot->taken.store(0, std::memory_order_release);
@@ -81,8 +79,7 @@ Slot* own_slot() {
 
 bool prepare_barrier() {
   if (!g_barrier) {
-    g_barrier =
-        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    g_barrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
   }
   return g_barrier;
 }
@@ -110,52 +107,44 @@ uint64_t all_passes() {
   return sum;
 }
 
-void Passage::enter_slow(Destination destination) {
+Passage::Passage(Destination destination) {
   const KeepErrno keep;
   Slot* slot = own_slot();
-  if (slot == nullptr) return;
-  if (slot->nesting > 0) {
-    ++slot->nesting;
-    slot_ = slot;
-    return;
-  }
-  slot->inside.store(nullptr, std::memory_order_release);
+  if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) != nullptr) return;
   Gate* gate = gate_for(destination);
   if (gate == nullptr) return;
   for (;;) {
     const uint32_t state = gate->state.load(std::memory_order_acquire);
-    StreamRecord* record = nullptr;
     if (state == kClosed) {
       if (is_captured(destination)) return;
       wait_for_grant(*gate->link);
       continue;
     }
     if (state == kMetered) {
-      record = record_for(*slot, *gate, destination);
-      if (record != nullptr) {
-        wait_for_room(*record);
+      record_ = record_for(*slot, *gate, destination);
+      if (record_ != nullptr) {
+        wait_for_room(*record_);
         note_busy(*gate->link);
       }
     }
     slot->inside.store(gate, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (gate->state.load(std::memory_order_relaxed) == state) {
-      slot->nesting = 1;
-      slot->passes.store(slot->passes.load() + 1);
-      slot->metered = record;
-      slot_ = slot;
-      return;
-    }
+    if (gate->state.load(std::memory_order_relaxed) == state) break;
     slot->inside.store(nullptr, std::memory_order_release);
+    record_ = nullptr;
   }
+  slot->passes.store(slot->passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  slot_ = slot;
 }
 
-void Passage::leave_metered(Slot* slot) {
-  const KeepErrno keep;
-  StreamRecord& record = *slot->metered;
-  slot->metered = nullptr;
-  note_submission(record);
-  note_busy(*record.gate->link);
+Passage::~Passage() {
+  if (slot_ == nullptr) return;
+  if (record_ != nullptr) {
+    const KeepErrno keep;
+    note_submission(*record_);
+    note_busy(*record_->gate->link);
+  }
+  slot_->inside.store(nullptr, std::memory_order_release);
 }
 
 void forget_slots_after_fork() {

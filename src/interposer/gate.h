@@ -9,8 +9,8 @@
 // plain stores to the thread's own slot. Closed, callers wait in the CPU.
 //
 // Closing is race-free without a lock on the way in: a passing thread says in its slot that it is
-// inside, and then looks at the gate; who closes changes the gate, makes every running thread of the
-// process see that (membarrier), and then waits until nobody who was inside is any more.
+// inside, and then looks at the gate; who closes changes the gate, makes every running thread of
+// the process see that (membarrier), and then waits until nobody who was inside is any more.
 namespace nvshare::interposer {
 
 enum GateState : uint32_t {
@@ -30,11 +30,12 @@ struct Gate {
 
 // One per thread. Slots are reused, never freed.
 struct Slot {
-  std::atomic<const Gate*> inside{nullptr};  // written by the thread, read by who closes
+  // Written by the thread, read by who closes. A call within a call finds it set and does not wait:
+  // the outer one passed.
+  std::atomic<const Gate*> inside{nullptr};
   std::atomic<uint32_t> taken{0};
-  std::atomic<uint32_t> passes{0};  // counted by the thread while running free, for who looks whether it does
-  uint32_t nesting = 0;             // a call within a call does not wait: the outer one passed
-  StreamRecord* metered = nullptr;  // where the present call goes, while metered
+  std::atomic<uint32_t> passes{
+      0};  // counted by the thread while running free, for who looks whether it does
   Slot* next = nullptr;
 
   // The stream of the last metered call and its record, while records_version is up to date.
@@ -55,40 +56,38 @@ struct Destination {
   bool per_thread = false;
 };
 
-// Held around one call that makes the GPU work. Constructing it may wait.
+// The short way, when the gate stands open and nothing is counted: the slot to leave by
+// leave_free(), or null, when it takes a Passage.
+[[gnu::always_inline]] inline Slot* enter_free() {
+  Slot* slot = t_slot;
+  Gate* gate = g_only_gate.load(std::memory_order_relaxed);
+  if (slot == nullptr || gate == nullptr) return nullptr;
+  if (slot->inside.load(std::memory_order_relaxed) != nullptr) return nullptr;
+  slot->inside.store(gate, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(gate->state.load(std::memory_order_relaxed) != kFree, 0)) {
+    slot->inside.store(nullptr, std::memory_order_release);
+    return nullptr;
+  }
+  slot->passes.store(slot->passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  return slot;
+}
+inline void leave_free(Slot* slot) {
+  slot->inside.store(nullptr, std::memory_order_release);
+}
+
+// Held around one call that makes the GPU work, after enter_free() answered null. Constructing it
+// may wait.
 class Passage {
  public:
-  explicit Passage(Destination destination) {
-    Slot* slot = t_slot;
-    Gate* gate = g_only_gate.load(std::memory_order_relaxed);
-    if (__builtin_expect(slot != nullptr && gate != nullptr && slot->nesting == 0, 1)) {
-      slot->inside.store(gate, std::memory_order_relaxed);
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      if (__builtin_expect(gate->state.load(std::memory_order_relaxed) == kFree, 1)) {
-        slot->nesting = 1;
-        slot->passes.store(slot->passes.load(std::memory_order_relaxed) + 1,
-                           std::memory_order_relaxed);
-        slot_ = slot;
-        return;
-      }
-    }
-    enter_slow(destination);
-  }
-  ~Passage() {
-    Slot* slot = slot_;
-    if (slot == nullptr) return;
-    if (__builtin_expect(slot->metered != nullptr && slot->nesting == 1, 0)) leave_metered(slot);
-    slot->nesting -= 1;
-    if (slot->nesting == 0) slot->inside.store(nullptr, std::memory_order_release);
-  }
+  explicit Passage(Destination destination);
+  ~Passage();
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
  private:
-  void enter_slow(Destination destination);
-  static void leave_metered(Slot* slot);
-
-  Slot* slot_ = nullptr;  // null: nothing to leave
+  Slot* slot_ = nullptr;            // null: nothing to leave
+  StreamRecord* record_ = nullptr;  // where the call goes, while metered
 };
 
 // The calling thread's slot; null when there is no memory for one.

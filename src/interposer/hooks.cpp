@@ -58,11 +58,21 @@ Destination destination_of(Arguments... arguments) {
   return destination;
 }
 
+template <FunctionId id, Flavour flavour, typename... Arguments>
+__attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
+  const Passage passage(destination_of<flavour>(arguments...));
+  return real<id>(arguments...);
+}
+
 template <FunctionId id, Kind kind, Flavour flavour, typename... Arguments>
 inline CUresult pass(Arguments... arguments) {
   if constexpr (is_work(kind)) {
-    const Passage passage(destination_of<flavour>(arguments...));
-    return real<id>(arguments...);
+    if (Slot* slot = enter_free()) {
+      const CUresult result = real<id>(arguments...);
+      leave_free(slot);
+      return result;
+    }
+    return pass_slowly<id, flavour>(arguments...);
   } else {
     return real<id>(arguments...);
   }

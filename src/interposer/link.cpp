@@ -59,7 +59,10 @@ void make_link(Link& link, CUdevice device) {
   if (!identify(link, device)) return;
   const bool barrier = prepare_barrier();
   const bool connected = connect_link(link);
-  if (!connected) link.gate.state = kFree;
+  if (!connected) {
+    link.running_free = true;
+    link.gate.state = kFree;
+  }
   link.made = true;
   const int count = g_link_count.fetch_add(1) + 1;
   g_only_gate = barrier && count == 1 ? &link.gate : nullptr;

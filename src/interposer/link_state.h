@@ -37,7 +37,7 @@ struct Link {
   // Who holds a grant decides under this mutex; the link's thread alone changes `phase` to and from
   // Holding.
   Mutex mutex;
-  Phase phase = Phase::Unmanaged;
+  std::atomic<Phase> phase{Phase::Unmanaged};
   int socket = -1;
   uint64_t connection = 0;  // counts them
   wire::WhenLost when_lost = wire::WhenLost::Run;
@@ -80,8 +80,8 @@ inline void note_busy(Link& link) {
   if (!link.busy.load()) start_meter(link);
 }
 
-// link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is then
-// Idle.
+// link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is
+// then Idle.
 bool connect_link(Link& link);
 // Serves the connection for as long as the process lives.
 void* serve_link(void* link);

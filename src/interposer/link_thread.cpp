@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -24,12 +23,14 @@ constexpr uint64_t kMicrosecond = 1'000;
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kSecond = 1'000'000'000;
 
-constexpr uint64_t kLook = 250 * kMicrosecond;         // at the meter, while metered
-constexpr uint64_t kTailSpacing = 200 * kMicrosecond;  // between markers that only look for idleness
-constexpr uint64_t kGrace = 200 * kMicrosecond;        // idle this long: the grant is given back
-constexpr uint64_t kFirstGrace = 5 * kMillisecond;     // before the first submission
-constexpr uint64_t kFreeLook = 50 * kMillisecond;      // running free, whether it runs at all
-constexpr uint64_t kPatience = 500 * kMillisecond;  // with work in flight while threads wait at the gate
+constexpr uint64_t kLook = 250 * kMicrosecond;  // at the meter, while metered
+constexpr uint64_t kTailSpacing =
+    200 * kMicrosecond;                             // between markers that only look for idleness
+constexpr uint64_t kGrace = 200 * kMicrosecond;     // idle this long: the grant is given back
+constexpr uint64_t kFirstGrace = 5 * kMillisecond;  // before the first submission
+constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it runs at all
+constexpr uint64_t kPatience =
+    500 * kMillisecond;  // with work in flight while threads wait at the gate
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kLookForScheduler = kSecond;
 constexpr int kHelloTimeout = 5;  // seconds
@@ -52,8 +53,7 @@ bool socket_path(char (&path)[108]) {
 // Puts the page where the last one was, so that nobody who looks at it ever finds a hole. Refuses
 // one that could be cut off under us.
 bool map_page(Link& link, int fd) {
-  struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_size < static_cast<off_t>(wire::kPageSize)) return false;
+  if (lseek(fd, 0, SEEK_END) < static_cast<off_t>(wire::kPageSize)) return false;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
   void* old = link.page_memory;
@@ -124,16 +124,26 @@ void publish(Link& link, uint64_t now) {
 
 bool pump(Link& link);
 
-// Waits until nothing of us is on the GPU or on its way there, and says since when that is so.
-// Work in flight may depend on a thread that waits at the gate (a stream that waits for a value the
-// host writes): when nothing moves for long, whoever waits is let through for a moment.
+// Running free, nothing was noted of what was submitted: once nobody is on the way any more, every
+// stream is taken for busy. False while somebody is.
+bool out_of_the_open(Link& link) {
+  if (!nobody_inside(link.gate)) return false;
+  if (link.running_free) assume_all_busy(link.gate);
+  link.running_free = false;
+  return true;
+}
+
+// With the gate closed: waits until nothing of us is on the GPU or on its way there, and says since
+// when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
+// waits for a value the host writes): when nothing moves for long, whoever waits is let through for
+// a moment.
 uint64_t drain(Link& link) {
   uint64_t since = 0;
   uint64_t patient_since = now_ns();
   bool connected = true;
   for (unsigned turns = 0;; ++turns) {
     const uint64_t now = now_ns();
-    if (nobody_inside(link.gate) && !anything_in_flight(link.gate, 0, now, &since)) break;
+    if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &since)) break;
     if (now - patient_since > kPatience) {
       patient_since = now;
       if (link.waiting.load() > 0) {
@@ -203,20 +213,26 @@ void take(Link& link, const wire::Grant& message) {
 }
 
 void take(Link& link, const wire::Mode& message) {
-  Lock lock(link.mutex);
   link.watch = message.watch;
   if (link.phase != Phase::Holding) return;
   const bool free = message.watch == wire::Watch::Free && link.budget == 0;
   if (free == link.running_free) return;
-  link.running_free = free;
-  link.passes_changed_at = now_ns();
-  link.gate.state = free ? kFree : kMetered;
-  if (free) {
-    link.meter.submitted(now_ns());
-  } else {
-    assume_all_busy(link.gate);
+  if (!free) {
+    // Whoever passed freely is waited for, or what he submits would be in nobody's books.
+    close_gate(link.gate);
+    for (const uint64_t begin = now_ns(); now_ns() - begin < kPatience;) {
+      if (out_of_the_open(link)) break;
+      sleep_ns(20 * kMicrosecond);
+    }
   }
-  link.busy = true;
+  {
+    Lock lock(link.mutex);
+    link.running_free = free;
+    link.passes_changed_at = now_ns();
+    link.meter.submitted(now_ns());
+    link.busy = true;
+  }
+  open_gate(link, free ? kFree : kMetered);
 }
 
 void answer(Link& link, uint64_t number, Request::Answer what) {
@@ -277,8 +293,8 @@ bool look(Link& link) {
   bool in_flight = true;
   uint64_t idle_since = 0;
   if (!link.running_free || !moves_freely(link, now)) {
-    in_flight = !nobody_inside(link.gate) ||
-                anything_in_flight(link.gate, kTailSpacing, now, &idle_since);
+    in_flight =
+        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &idle_since);
   }
   Lock lock(link.mutex);
   if (!in_flight && link.busy) {
@@ -337,7 +353,8 @@ void lose(Link& link) {
     request.answer = Request::kGiven;
     futex_wake(request.answer, kEveryone);
   }
-  open_gate(link, link.when_lost == wire::WhenLost::Run ? kFree : kClosed);
+  link.running_free = link.when_lost == wire::WhenLost::Run;
+  open_gate(link, link.running_free ? kFree : kClosed);
 }
 
 // Before it says hello again nothing of it may be on the GPU.
@@ -345,7 +362,6 @@ bool come_back(Link& link, int socket) {
   const uint32_t before = link.gate.state.load();
   if (before != kClosed) {
     close_gate(link.gate);
-    assume_all_busy(link.gate);
     drain(link);
   }
   Lock lock(link.mutex);
@@ -359,6 +375,7 @@ bool come_back(Link& link, int socket) {
     open_gate(link, kClosed);
     return true;
   }
+  link.running_free = before == kFree;
   open_gate(link, before);
   return false;
 }

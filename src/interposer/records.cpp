@@ -1,5 +1,7 @@
 #include "interposer/records.h"
 
+#include <sched.h>
+
 #include "interposer/link_state.h"
 
 namespace nvshare::interposer {
@@ -8,6 +10,7 @@ namespace {
 constexpr size_t kRecordsPerChunk = 64;
 constexpr size_t kMaxContexts = 256;
 constexpr uint64_t kPatience = 1'000'000'000;  // with work that may be waiting for the host
+constexpr uint64_t kStayAwake = 300'000;
 constexpr uint64_t kLookAgain = 50'000;
 
 struct Chunk {
@@ -112,7 +115,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->submitted = record->done = record->marked = record->done_at = 0;
   record->first = record->outstanding = 0;
   record->last_placed_at = 0;
-  record->stride = Stride{};
+  record->window = Window{};
   record->in_use = true;
   return record;
 }
@@ -130,8 +133,8 @@ void release_record(StreamRecord& record, bool destroy_events) {
 
 CUcontext context_of(CUstream stream) {
   CUcontext context = nullptr;
-  if (!is_default(stream) &&
-      real<FunctionId::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS && context != nullptr) {
+  if (!is_default(stream) && real<FunctionId::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS &&
+      context != nullptr) {
     return context;
   }
   real<FunctionId::cuCtxGetCurrent>(&context);
@@ -167,19 +170,19 @@ void retire(StreamRecord& record, uint64_t now) {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_CAPTURED_EVENT) {
       return take_for_done(record, now);
     }
-    if (record.outstanding >= record.stride.depth()) record.stride.learn(now - oldest.placed_at);
+    if (record.outstanding >= record.window.markers()) record.window.learn(now - oldest.placed_at);
     note_done_at(record, oldest.count, now);
-    record.first = (record.first + 1) % Stride::kDeepest;
+    record.first = (record.first + 1) % Window::kMarkers;
     --record.outstanding;
   }
 }
 
 // Behind everything that has been submitted. The stream's context is current.
 void place(StreamRecord& record, uint64_t now) {
-  if (record.outstanding == Stride::kDeepest) return;
+  if (record.outstanding == Window::kMarkers) return;
   if (is_captured({record.stream, false})) return;
   const uint64_t submitted = record.submitted.load();
-  Marker& marker = record.ring[(record.first + record.outstanding) % Stride::kDeepest];
+  Marker& marker = record.ring[(record.first + record.outstanding) % Window::kMarkers];
   if (marker.event == nullptr &&
       real<FunctionId::cuEventCreate>(&marker.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
     marker.event = nullptr;
@@ -322,23 +325,28 @@ void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void
 }
 
 void wait_for_room(StreamRecord& record) {
+  if (record.outstanding.load(std::memory_order_relaxed) < record.window.markers()) return;
   const uint64_t begin = now_ns();
   Relaxed relaxed;
   for (uint64_t now = begin; now - begin < kPatience; now = now_ns()) {
     {
       Lock lock(record.mutex);
-      if (record.outstanding < record.stride.depth()) return;
       retire(record, now);
-      if (record.outstanding < record.stride.depth()) return;
+      if (record.outstanding < record.window.markers()) return;
     }
-    sleep_ns(kLookAgain);
+    // The GPU may run out of work soon: asleep, one is often late.
+    if (now - begin < kStayAwake) {
+      sched_yield();
+    } else {
+      sleep_ns(kLookAgain);
+    }
   }
 }
 
 void note_submission(StreamRecord& record) {
   const uint64_t submitted = record.submitted.fetch_add(1) + 1;
   const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
-  if (since < record.stride.launches() && record.thread == nullptr) return;
+  if (since < record.window.stride() && record.thread == nullptr) return;
   Relaxed relaxed;
   Lock lock(record.mutex);
   place(record, now_ns());

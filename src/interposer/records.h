@@ -31,11 +31,11 @@ struct StreamRecord {
   std::atomic<uint64_t> done_at{0};  // when that was seen
 
   Mutex mutex;  // of what follows
-  Marker ring[Stride::kDeepest];
+  Marker ring[Window::kMarkers];
   uint32_t first = 0;  // the oldest outstanding marker
-  uint32_t outstanding = 0;
+  std::atomic<uint32_t> outstanding{0};
   uint64_t last_placed_at = 0;
-  Stride stride;
+  Window window;
 
   bool busy() const { return done.load() < submitted.load(); }
 };

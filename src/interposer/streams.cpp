@@ -62,7 +62,8 @@ CUresult wait_for_stream(CUstream stream, bool per_thread) {
   return result;
 }
 
-// All that was submitted to a context before a wait. More streams than that are left to the markers.
+// All that was submitted to a context before a wait. More streams than that are left to the
+// markers.
 struct Before {
   static constexpr unsigned kMost = 64;
   unsigned count = 0;
