@@ -188,10 +188,20 @@ CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* err
 }
 
 template <FunctionId kFunction>
-CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread) {
+CUresult pass(CUgraphExec exec, CUstream stream, bool per_thread) {
+  if (Slot* slot = enter_free()) {
+    const CUresult result = real<kFunction>(exec, stream);
+    leave_free(slot);
+    return result;
+  }
   const Passage passage({stream, per_thread});
+  return real<kFunction>(exec, stream);
+}
+
+template <FunctionId kFunction>
+CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread) {
   const bool noted = anything_left() && !stream_is_capturing(stream, per_thread);
-  const CUresult result = real<kFunction>(exec, stream);
+  const CUresult result = pass<kFunction>(exec, stream, per_thread);
   if (noted && result == CUDA_SUCCESS) left_launched(exec);
   return result;
 }

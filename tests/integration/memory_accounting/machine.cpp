@@ -78,8 +78,8 @@ bool driver_has(FunctionId) {
 // A gate that is always open.
 constinit thread_local Slot* t_slot = nullptr;
 std::atomic<Gate*> g_only_gate{nullptr};
-void Passage::enter_slow(Destination) {}
-void Passage::leave_metered(Slot*) {}
+Passage::Passage(Destination) {}
+Passage::~Passage() {}
 
 Account g_accounts[kDevices];
 
