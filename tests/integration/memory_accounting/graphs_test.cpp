@@ -1,3 +1,7 @@
+#include <string_view>
+#include <vector>
+
+#include "interposer/memory_graph.h"
 #include "machine.h"
 
 // An executable graph counts the sum of its allocation nodes, from its making to its end.
@@ -12,7 +16,7 @@ class Graphs : public Machine {
     params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     params.bytesize = bytes;
     CUgraphNode node{};
-    EXPECT_OK(real<FunctionId::cuGraphAddMemAllocNode>(&node, graph, nullptr, 0, &params));
+    EXPECT_OK(own::cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &params));
     return params.dptr;
   }
   static CUgraph new_graph() {
@@ -32,7 +36,7 @@ TEST_F(Graphs, CountTheirAllocationNodes) {
   EXPECT_EQ(allocated(), 3 * kMiB + 1);
   ASSERT_OK(own::cuGraphExecDestroy(exec));
   EXPECT_EQ(allocated(), 0u);
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
 }
 
 TEST_F(Graphs, CountOnEveryWayToMakeThem) {
@@ -67,7 +71,7 @@ TEST_F(Graphs, CountOnEveryWayToMakeThem) {
     EXPECT_NE(own::cuGraphExecDestroy(exec), CUDA_SUCCESS);
     EXPECT_EQ(allocated(), 0u);
   }
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
 }
 
 TEST_F(Graphs, ThatAreRefusedSaySo) {
@@ -84,7 +88,7 @@ TEST_F(Graphs, ThatAreRefusedSaySo) {
             CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(node, nullptr);
   EXPECT_STREQ(log, "");
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
 }
 
 TEST_F(Graphs, CountCapturedAllocations) {
@@ -98,12 +102,12 @@ TEST_F(Graphs, CountCapturedAllocations) {
   ASSERT_OK(real<FunctionId::cuStreamEndCapture>(stream, &graph));
   ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
   EXPECT_EQ(allocated(), 7 * kMiB);
-  ASSERT_OK(real<FunctionId::cuGraphLaunch>(exec, stream));
+  ASSERT_OK(own::cuGraphLaunch(exec, stream));
   ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
   EXPECT_EQ(allocated(), 7 * kMiB);
   ASSERT_OK(own::cuGraphExecDestroy(exec));
   EXPECT_EQ(allocated(), 0u);
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
 }
 
 TEST_F(Graphs, CountOnEveryDeviceOrNotAtAll) {
@@ -119,7 +123,7 @@ TEST_F(Graphs, CountOnEveryDeviceOrNotAtAll) {
   EXPECT_EQ(allocated(0), kMiB);
   EXPECT_EQ(allocated(1), 2 * kMiB);
   ASSERT_OK(own::cuGraphExecDestroy(exec));
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
 }
 
 // Children that hold memory cannot be copied, but they can be handed over.
@@ -164,8 +168,185 @@ TEST_F(Graphs, CountTheGraphsInsideThem) {
   }
   EXPECT_EQ(allocated(), 3 * kMiB);
   ASSERT_OK(own::cuGraphExecDestroy(exec));
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(g_child));
+  EXPECT_OK(own::cuGraphDestroy(graph));
+  EXPECT_OK(own::cuGraphDestroy(g_child));
+}
+
+// What a graph allocates and does not free itself.
+class LeftByGraphs : public Graphs {
+ protected:
+  void SetUp() override {
+    Graphs::SetUp();
+    stream = new_stream();
+    graph = new_graph();
+    address = add_allocation(graph, 3 * kMiB);
+    CUgraphNode node{};
+    const CUdeviceptr passing = add_allocation(graph, kMiB);
+    ASSERT_OK(real<FunctionId::cuGraphAddMemFreeNode>(&node, graph, nullptr, 0, passing));
+    ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
+    EXPECT_EQ(allocated(), 4 * kMiB);
+  }
+  void TearDown() override {
+    if (graph != nullptr) {
+      EXPECT_OK(own::cuGraphDestroy(graph));
+    }
+    EXPECT_FALSE(anything_left());
+    Graphs::TearDown();
+  }
+  void launch() {
+    ASSERT_OK(own::cuGraphLaunch(exec, stream));
+    ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
+  }
+
+  CUstream stream{};
+  CUgraph graph{};
+  CUgraphExec exec{};
+  CUdeviceptr address = 0;
+};
+
+TEST_F(LeftByGraphs, CountsUntilItIsFreed) {
+  launch();
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 3 * kMiB);
+  ASSERT_OK(own::cuMemFree_v2(address));
+  EXPECT_EQ(allocated(), 0u);
+}
+
+TEST_F(LeftByGraphs, IsNotThereBeforeALaunch) {
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 0u);
+}
+
+TEST_F(LeftByGraphs, IsNotThereAfterItWasFreed) {
+  launch();
+  ASSERT_OK(own::cuMemFreeAsync(address, stream));
+  ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
+  EXPECT_EQ(allocated(), 4 * kMiB) << "the executable graph keeps it";
+  launch();
+  ASSERT_OK(own::cuMemFree_v2(address));
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 0u);
+}
+
+TEST_F(LeftByGraphs, IsThereAgainAfterAnotherLaunch) {
+  launch();
+  ASSERT_OK(own::cuMemFree_v2(address));
+  launch();
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 3 * kMiB);
+  ASSERT_OK(own::cuMemFree_v2(address));
+}
+
+TEST_F(LeftByGraphs, GoesWhenTheDriverDoesNotKnowItAnyMore) {
+  launch();
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 3 * kMiB);
+  ASSERT_OK(own::cuGraphDestroy(graph));
+  graph = nullptr;
+  EXPECT_EQ(allocated(), 0u);
+}
+
+// Neither graph is real to the driver here: only what is noted of them counts.
+CUdeviceptr g_foreign = 0;
+CUresult one_node(CUgraph, CUgraphNode* nodes, size_t* count) {
+  if (nodes != nullptr) nodes[0] = child_node();
+  *count = 1;
+  return CUDA_SUCCESS;
+}
+CUresult frees(CUgraphNode, CUgraphNodeType* type) {
+  *type = CU_GRAPH_NODE_TYPE_MEM_FREE;
+  return CUDA_SUCCESS;
+}
+CUresult frees_foreign(CUgraphNode, CUdeviceptr* freed) {
+  *freed = g_foreign;
+  return CUDA_SUCCESS;
+}
+
+TEST_F(LeftByGraphs, IsFreedByTheLaunchOfAnotherGraph) {
+  g_foreign = address;
+  const CUgraph other = new_graph();
+  CUgraphExec other_exec{};
+  {
+    const Instead nodes(FunctionId::cuGraphGetNodes, reinterpret_cast<void*>(&one_node));
+    const Instead type(FunctionId::cuGraphNodeGetType, reinterpret_cast<void*>(&frees));
+    const Instead params(FunctionId::cuGraphMemFreeNodeGetParams,
+                         reinterpret_cast<void*>(&frees_foreign));
+    ASSERT_OK(own::cuGraphInstantiateWithFlags(&other_exec, other, 0));
+  }
+  launch();
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 3 * kMiB);
+  ASSERT_OK(own::cuGraphLaunch(other_exec, stream));
+  EXPECT_EQ(allocated(), 0u);
+  ASSERT_OK(own::cuGraphExecDestroy(other_exec));
+  ASSERT_OK(own::cuGraphDestroy(other));
+}
+
+CUresult accept_update(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*) {
+  return CUDA_SUCCESS;
+}
+
+TEST_F(Graphs, UpdatesThatAllocateMoreCountMore) {
+  const CUgraph graph = new_graph();
+  add_allocation(graph, kMiB);
+  const CUgraph larger = new_graph();
+  add_allocation(larger, 3 * kMiB);
+  add_allocation(larger, kMiB, 1);
+  CUgraphExec exec{};
+  ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CUgraphExecUpdateResultInfo info{};
+  EXPECT_NE(own::cuGraphExecUpdate_v2(exec, larger, &info), CUDA_SUCCESS);
+  EXPECT_EQ(allocated(), kMiB);
+  {
+    const Instead instead(FunctionId::cuGraphExecUpdate_v2,
+                          reinterpret_cast<void*>(&accept_update));
+    limit(3 * kMiB - 1);
+    EXPECT_EQ(own::cuGraphExecUpdate_v2(exec, larger, &info), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(allocated(0), kMiB);
+    limit(3 * kMiB);
+    ASSERT_OK(own::cuGraphExecUpdate_v2(exec, larger, &info));
+    EXPECT_EQ(allocated(0), 3 * kMiB);
+    EXPECT_EQ(allocated(1), kMiB);
+    ASSERT_OK(own::cuGraphExecUpdate_v2(exec, graph, &info));
+    EXPECT_EQ(allocated(0), 3 * kMiB);
+  }
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_OK(own::cuGraphDestroy(graph));
+  EXPECT_OK(own::cuGraphDestroy(larger));
+}
+
+TEST_F(Graphs, CountNodesAddedInTheGeneralWay) {
+  g_graph_memory = false;
+  const CUgraph graph = new_graph();
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+  params.alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.alloc.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  params.alloc.bytesize = kMiB;
+  CUgraphNode node{};
+  ASSERT_OK(own::cuGraphAddNode(&node, graph, nullptr, 0, &params));
+  EXPECT_TRUE(g_graph_memory);
+  g_graph_memory = false;
+  params.alloc.dptr = 0;
+  ASSERT_OK(own::cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &params));
+  CUgraphExec exec{};
+  ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
+  EXPECT_EQ(allocated(), 2 * kMiB);
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_OK(own::cuGraphDestroy(graph));
+}
+
+// Every function that may make an allocation node has a body that notices it.
+TEST_F(Graphs, EveryWayToAnAllocationNodeIsSeen) {
+  std::vector<std::string_view> ways;
+  for (const Function& row : kFunctions) {
+    const std::string_view symbol = row.symbol;
+    const bool adds = symbol.substr(0, 10) == "cuGraphAdd";
+    const bool any = symbol.find("AddNode") != symbol.npos;
+    if (adds && (any || symbol.find("Alloc") != symbol.npos)) ways.push_back(symbol);
+  }
+  EXPECT_EQ(ways, (std::vector<std::string_view>{"cuGraphAddMemAllocNode", "cuGraphAddNode",
+                                                 "cuGraphAddNode_v2"}));
 }
 
 TEST_F(Graphs, WithManyNodesAreSeenWhole) {
@@ -179,7 +360,7 @@ TEST_F(Graphs, WithManyNodesAreSeenWhole) {
   ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
   EXPECT_EQ(allocated(), 5000u);
   ASSERT_OK(own::cuGraphExecDestroy(exec));
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
 }
 
 TEST_F(Graphs, WithoutMemoryAskForNothing) {
@@ -189,7 +370,7 @@ TEST_F(Graphs, WithoutMemoryAskForNothing) {
   ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
   EXPECT_EQ(g_accounts[0].requests, 0u);
   ASSERT_OK(own::cuGraphExecDestroy(exec));
-  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuGraphDestroy(graph));
   EXPECT_EQ(own::cuGraphInstantiateWithFlags(nullptr, graph, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(own::cuGraphInstantiateWithFlags(&exec, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(own::cuGraphInstantiateWithParams(&exec, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);

@@ -58,7 +58,8 @@ TEST(ArrayBytes, DoNotWrap) {
     EXPECT_EQ(array_bytes(shape(extent, extent, extent, CU_AD_FORMAT_FLOAT, 4)), kMostBytes);
     EXPECT_EQ(array_bytes(shape(extent, extent, 0, CU_AD_FORMAT_BC1_UNORM, 4)), kMostBytes);
   }
-  EXPECT_EQ(array_bytes(shape(4, 4, 4, CU_AD_FORMAT_FLOAT, 0x80000000u)), uint64_t{64} * 4 * 0x80000000u);
+  EXPECT_EQ(array_bytes(shape(4, 4, 4, CU_AD_FORMAT_FLOAT, 0x80000000u)),
+            uint64_t{64} * 4 * 0x80000000u);
 }
 
 TEST(MipmapBytes, AreTheSumOfTheLevels) {
