@@ -70,7 +70,9 @@ std::string left_side(const Option& option) {
 }
 
 std::string usage(std::string_view program, const CommandSpec& spec) {
-  std::string text = fmt::format("usage: {} {} [options]", program, spec.name);
+  std::string text = fmt::format("usage: {}", program);
+  if (!spec.name.empty()) text += fmt::format(" {}", spec.name);
+  text += " [options]";
   if (spec.takes_program) text += " [--]";
   for (const Positional& one : spec.positionals) {
     text += one.required ? fmt::format(" {}", one.name) : fmt::format(" [{}]", one.name);

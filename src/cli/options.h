@@ -26,7 +26,7 @@ struct Positional {
 
 // What a command takes, from which its arguments are parsed and its help is written.
 struct CommandSpec {
-  std::string_view name;
+  std::string_view name;     // empty: the program has no commands
   std::string_view summary;  // one line
   std::vector<Positional> positionals;
   std::vector<Option> options;

@@ -144,6 +144,32 @@ const ConfigKey* find_config_key(std::string_view name) {
   return nullptr;
 }
 
+// The ranges are known to core::problems() alone, so it is asked about a value outside of any.
+std::string range_of(const ConfigKey& key) {
+  return std::visit(
+      [&](auto member) -> std::string {
+        using T = decltype(type_of_member(member));
+        if constexpr (std::is_same_v<T, Duration> || std::is_same_v<T, Bytes> ||
+                      std::is_same_v<T, int>) {
+          Config outside;
+          outside.*member = T{-1};
+          for (const std::string& problem : core::problems(outside)) {
+            constexpr std::string_view kFrom = " is not from ";
+            if (problem.rfind(std::string(key.name) + ": ", 0) != 0) continue;
+            const std::size_t from = problem.find(kFrom);
+            if (from != problem.npos) return problem.substr(from + kFrom.size());
+          }
+          return "above 0";
+        } else {
+          std::vector<std::string_view> words;
+          const auto choices = choices_of<T>();
+          for (const auto& [word, meaning] : choices) words.push_back(word);
+          return join(words);
+        }
+      },
+      key.member);
+}
+
 void read_config(TableReader& table, Config& config) {
   for (const ConfigKey& key : config_keys()) {
     std::visit(

@@ -27,6 +27,9 @@ struct ConfigKey {
 std::span<const ConfigKey> config_keys();
 const ConfigKey* find_config_key(std::string_view name);
 
+// What the key may be, in words: "auto, turns, concurrent", "10.0ms to 3600.00s".
+std::string range_of(const ConfigKey& key);
+
 // Reads every key that the table has into `config`, and reports values that are out of range.
 void read_config(TableReader& table, core::Config& config);
 

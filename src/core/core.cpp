@@ -387,6 +387,12 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
                      {.why = Why::LimitExceeded, .bytes = growth, .free = left}});
       return {};
     }
+    const Bytes free = std::max(Bytes{}, gpu.residency().free());
+    if (!e.may_wait && (growth > free || !client->complete())) {
+      out.push_back({MemoryRefused{e.client, e.allocated, client->demand + free},
+                     {.why = Why::NoRoom, .bytes = growth, .free = free}});
+      return {};
+    }
   }
   gpu.memory_changed(*client, e.allocated, e.pinned, e.resident, now, out);
   finish(gpu, now, out);

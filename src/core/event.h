@@ -79,12 +79,14 @@ struct Usage {
   Duration used{};
 };
 // MEM_UPDATE: what the client has allocated now, how much of it can never leave the GPU, and how
-// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`.
+// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. Who
+// cannot wait for room, because nothing of its memory can move, is refused when there is none now.
 struct MemoryChanged {
   ClientId client;
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};
+  bool may_wait = true;
 };
 // Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took.
 struct MemoryMoved {

@@ -72,6 +72,9 @@ std::string to_text(const Reason& r) {
     case Why::LargerThanGpu:
       return fmt::format("{} in all, and the GPU can give at most {}", to_text(r.bytes),
                          to_text(r.free));
+    case Why::NoRoom:
+      return fmt::format("{} more, and only {} of the GPU is free now", to_text(r.bytes),
+                         to_text(r.free));
     case Why::Fits:
       return "its memory fits";
     case Why::NextInLine:

@@ -34,6 +34,7 @@ enum class Why {
   Rotation,       // memory is needed by a waiting client
   LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
   LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
+  NoRoom,         // `bytes` asked, `free` free now, and it cannot wait
   Fits,
   NextInLine,
   FillsGap,

@@ -46,6 +46,21 @@ TEST_F(Rotation, TheSecondWaitsAndPartOfItComesInAhead) {
   EXPECT_TRUE(only<Drop>(d).empty());
 }
 
+TEST_F(Rotation, WhoCannotWaitIsRefusedAndGoesOnRunning) {
+  const Bytes left = safe() - gib(12);
+  const Decisions d =
+      t.step(MemoryChanged{ClientId{1}, gib(12) + left + Bytes{1}, {}, gib(12), false});
+  ASSERT_EQ(only<MemoryRefused>(d).size(), 1u);
+  EXPECT_EQ(only<MemoryRefused>(d)[0].allowed, gib(12) + left);
+  EXPECT_TRUE(only<Drop>(d).empty());
+  EXPECT_EQ(t.view(1).allocated, gib(12));
+  EXPECT_EQ(t.state(1), ClientState::Running);
+  EXPECT_EQ(
+      only<MemoryAvailable>(t.step(MemoryChanged{ClientId{1}, gib(12) + left, {}, gib(12), false}))
+          .size(),
+      1u);
+}
+
 TEST_F(Rotation, AfterTheQuantumOnlyTheDeficitMoves) {
   t.want(2);
   t.move_to(2, safe() - gib(12));

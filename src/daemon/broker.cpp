@@ -1,0 +1,351 @@
+#include "daemon/broker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr Bytes kSmallestGpu = mib(1);
+constexpr Bytes kLargestGpu = gib(1024);
+
+std::optional<Error> bad_hello(const wire::Hello& hello) {
+  if (hello.magic != wire::kMagic) return Error{"this is no program of nvshare"};
+  if (hello.major != wire::kMajor) {
+    return Error{
+        fmt::format("the program speaks protocol {}.{} and the scheduler {}.{}: use the "
+                    "libnvshare.so that came with the scheduler",
+                    hello.major, hello.minor, wire::kMajor, wire::kMinor)};
+  }
+  if (hello.allocated > static_cast<std::uint64_t>(core::kMostMemory.count)) {
+    return Error{"more memory allocated than any GPU has"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Bytes> own_limit(const wire::Hello& hello) {
+  if (hello.memory_limit == 0) return std::nullopt;
+  const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
+  return Bytes{static_cast<std::int64_t>(std::min(hello.memory_limit, most))};
+}
+
+}  // namespace
+
+std::string_view name_of(TenantKind kind) {
+  switch (kind) {
+    case TenantKind::Run:
+      return "run";
+    case TenantKind::Container:
+      return "container";
+    case TenantKind::User:
+      return "user";
+  }
+  return "?";
+}
+
+std::string to_text(const Uuid& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", uuid[i]);
+  }
+  return text;
+}
+
+std::optional<Uuid> parse_uuid(std::string_view text) {
+  if (text.rfind("GPU-", 0) != 0) return std::nullopt;
+  Uuid uuid{};
+  std::size_t digits = 0;
+  for (const char c : text.substr(4)) {
+    if (c == '-') continue;
+    const int value = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (value < 0 || digits == 2 * uuid.size()) return std::nullopt;
+    uuid[digits / 2] = static_cast<std::uint8_t>(uuid[digits / 2] << 4 | value);
+    ++digits;
+  }
+  return digits == 2 * uuid.size() ? std::optional(uuid) : std::nullopt;
+}
+
+std::string printable(const char* field, std::size_t size) {
+  std::string text(field, wire::text_length(field, size));
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+Broker::Broker(const core::Config& config, Time now, Outbox& outbox, Log& log)
+    : core_(config, now), outbox_(outbox), log_(log) {}
+
+ClientRecord* Broker::find(ClientId client) {
+  const auto at = clients_.find(client);
+  return at == clients_.end() ? nullptr : &at->second;
+}
+
+// --- GPUs --------------------------------------------------------------------------------------
+
+Result<GpuId> Broker::add_gpu(const Uuid& uuid, const std::string& name, Bytes total, Time now) {
+  const GpuId id{gpus_.size()};
+  if (const auto added = step(core::GpuAdded{id, total}, now); !added) return added.error();
+  GpuRecord& gpu = gpus_[id];
+  gpu.id = id;
+  gpu.uuid = uuid;
+  gpu.name = name;
+  gpu.total = total;
+  gpu.read_at = now;
+  log_.info("gpu_added",
+            {{"gpu", id.value}, {"uuid", to_text(uuid)}, {"name", name}, {"memory", total.count}});
+  return id;
+}
+
+const GpuRecord* Broker::find_gpu(const Uuid& uuid) const {
+  for (const auto& [id, gpu] : gpus_) {
+    if (gpu.uuid == uuid) return &gpu;
+  }
+  return nullptr;
+}
+
+void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
+                          std::optional<Bytes> memory_used, std::optional<Bytes> overhead,
+                          Time now) {
+  const auto at = gpus_.find(id);
+  if (at == gpus_.end()) return;
+  at->second.utilisation = utilisation;
+  at->second.memory_used = memory_used;
+  if (!overhead) return;
+  const Bytes possible = std::clamp(*overhead, Bytes{0}, at->second.total);
+  if (const auto taken = step(core::OverheadMeasured{id, possible}, now); !taken) {
+    log_.warn("overhead_not_taken", {{"gpu", id.value}, {"reason", taken.error().message}});
+  }
+}
+
+Result<GpuId> Broker::gpu_for(const wire::Hello& hello, Time now) {
+  Uuid uuid;
+  std::memcpy(uuid.data(), hello.gpu, uuid.size());
+  if (const GpuRecord* known = find_gpu(uuid)) return known->id;
+  if (!accept_claimed_) {
+    return Error{fmt::format("the scheduler does not know {}", to_text(uuid))};
+  }
+  if (claimed_ == kMostClaimedGpus) {
+    return Error{"too many GPUs named by programs: the scheduler needs NVML to know better"};
+  }
+  if (hello.gpu_memory < static_cast<std::uint64_t>(kSmallestGpu.count) ||
+      hello.gpu_memory > static_cast<std::uint64_t>(kLargestGpu.count)) {
+    return Error{"no GPU has that much memory"};
+  }
+  const auto added =
+      add_gpu(uuid, "unknown", Bytes{static_cast<std::int64_t>(hello.gpu_memory)}, now);
+  if (added) ++claimed_;
+  return added;
+}
+
+// --- tenants -----------------------------------------------------------------------------------
+
+const TenantRecord* Broker::find_tenant(std::string_view name) const {
+  for (const auto& [id, tenant] : tenants_) {
+    if (tenant.is.name == name) return &tenant;
+  }
+  return nullptr;
+}
+
+Result<TenantId> Broker::add_tenant(const TenantName& name, const core::Limits& limits, Time now) {
+  if (tenants_.size() >= kMostTenants) return Error{"the scheduler serves too many tenants"};
+  const TenantId id{next_tenant_};
+  const auto added = step(core::TenantAdded{id, name.name, limits}, now);
+  if (!added) return added.error();
+  ++next_tenant_;
+  TenantRecord& tenant = tenants_[id];
+  tenant.id = id;
+  tenant.is = name;
+  tenant.limits = limits;
+  tenant.since = tenant.empty_since = tenant.sampled_at = now;
+  log_.info("tenant_added", {{"tenant", name.name},
+                             {"kind", name_of(name.kind)},
+                             {"cores", limits.core_percent},
+                             {"memory", limits.memory ? limits.memory->count : 0},
+                             {"uid", name.uid}});
+  return id;
+}
+
+Result<TenantId> Broker::tenant_for(const TenantName& name, const core::Limits& limits, Time now) {
+  if (const TenantRecord* known = find_tenant(name.name)) {
+    if (known->is.kind == name.kind) return known->id;
+    return Error{fmt::format("the name '{}' is taken", name.name)};
+  }
+  return add_tenant(name, limits, now);
+}
+
+Result<TenantId> Broker::begin_run(const TenantName& name, const core::Limits& limits, Time now) {
+  if (find_tenant(name.name) != nullptr) {
+    return Error{fmt::format("the name '{}' is taken by another tenant that runs now", name.name)};
+  }
+  const auto id = add_tenant(name, limits, now);
+  if (id) tenants_.at(*id).open = true;
+  return id;
+}
+
+void Broker::end_run(TenantId id, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return;
+  at->second.open = false;
+  if (at->second.clients.empty()) remove(at->second, now);
+}
+
+void Broker::remove(const TenantRecord& tenant, Time now) {
+  const TenantId id = tenant.id;
+  if (const auto removed = step(core::TenantRemoved{id}, now); !removed) {
+    log_.error("tenant_not_removed",
+               {{"tenant", tenant.is.name}, {"reason", removed.error().message}});
+    return;
+  }
+  log_.info("tenant_removed", {{"tenant", tenant.is.name}});
+  tenants_.erase(id);
+}
+
+bool Broker::in_use(const TenantRecord& tenant, Time now) const {
+  if (!tenant.clients.empty() || tenant.open || tenant.kept || tenant.paused) return true;
+  return tenant.is.kind != TenantKind::Run && now - tenant.empty_since < kTenantLingers;
+}
+
+void Broker::forget_unused(Time now) {
+  for (auto at = tenants_.begin(); at != tenants_.end();) {
+    const TenantRecord& tenant = (at++)->second;
+    if (!in_use(tenant, now)) remove(tenant, now);
+  }
+}
+
+Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
+  TenantRecord& tenant = at->second;
+  tenant.limits = limits;
+  tenant.kept = tenant.is.kind == TenantKind::User;
+  log_.info("limits_changed", {{"tenant", tenant.is.name},
+                               {"cores", limits.core_percent},
+                               {"memory", limits.memory ? limits.memory->count : 0},
+                               {"priority", limits.priority}});
+  show_limits(tenant);
+  for (const auto& [gpu_id, gpu] : gpus_) update_watch(gpu);
+  return {};
+}
+
+Result<void> Broker::set_paused(TenantId id, bool paused, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  if (at->second.paused == paused) return {};
+  if (const auto taken = step(core::TenantPaused{id, paused}, now); !taken) return taken.error();
+  at->second.paused = paused;
+  log_.info(paused ? "tenant_paused" : "tenant_resumed", {{"tenant", at->second.is.name}});
+  for (const auto& [gpu_id, gpu] : gpus_) update_watch(gpu);
+  return {};
+}
+
+void Broker::show_limits(const TenantRecord& tenant) {
+  auto message = wire::make<wire::Limits>();
+  const std::int64_t memory = tenant.limits.memory ? tenant.limits.memory->count : 0;
+  message.memory_limit = static_cast<std::uint64_t>(memory);
+  message.core_limit = tenant.limits.core_percent;
+  message.priority = tenant.limits.priority;
+  for (const ClientId id : tenant.clients) {
+    wire::Page::FromScheduler& page = clients_.at(id).page->scheduler;
+    page.memory_limit = message.memory_limit;
+    page.core_limit = static_cast<std::uint64_t>(message.core_limit);
+    outbox_.send(id, message.header);
+  }
+}
+
+// --- clients -----------------------------------------------------------------------------------
+
+ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant_id,
+                                 GpuId gpu, wire::Page& page) {
+  const ClientId id{next_client_++};
+  TenantRecord& tenant = tenants_.at(tenant_id);
+  ClientRecord& client = clients_[id];
+  client.id = id;
+  client.tenant = tenant_id;
+  client.gpu = gpu;
+  client.pid = peer.pid;
+  client.uid = peer.uid;
+  client.program = printable(hello.program, sizeof hello.program);
+  client.page = &page;
+  client.own_limit = own_limit(hello);
+  client.allocated = Bytes{static_cast<std::int64_t>(hello.allocated)};
+  tenant.clients.insert(id);
+  gpus_.at(gpu).clients.insert(id);
+  page.magic = wire::kPageMagic;
+  page.version = wire::kMajor;
+  page.scheduler.core_limit = static_cast<std::uint64_t>(tenant.limits.core_percent);
+  page.scheduler.memory_limit =
+      static_cast<std::uint64_t>(tenant.limits.memory ? tenant.limits.memory->count : 0);
+  return client;
+}
+
+Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, TenantId tenant,
+                                    wire::Page& page, Time now) {
+  if (auto bad = bad_hello(hello)) return *bad;
+  if (!tenants_.contains(tenant)) return Error{"there is no such tenant"};
+  const auto gpu = gpu_for(hello, now);
+  if (!gpu) return gpu.error();
+  const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
+  if (!added) return added.error();
+  ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);
+  book_rest(client, now);
+  show_allocated(tenant, *gpu);
+  update_watch(gpus_.at(*gpu), client.id);
+  const TenantRecord& of = tenants_.at(tenant);
+  log_.info("client_registered", {{"client", client.id.value},
+                                  {"tenant", of.is.name},
+                                  {"pid", client.pid},
+                                  {"uid", client.uid},
+                                  {"gpu", gpu->value},
+                                  {"program", client.program},
+                                  {"allocated", client.allocated.count}});
+  if (client.booked != client.allocated) {
+    log_.warn("client_over_limit", {{"client", client.id.value},
+                                    {"tenant", of.is.name},
+                                    {"allocated", client.allocated.count},
+                                    {"counted", client.booked.count}});
+  }
+  auto welcome = wire::make<wire::Welcome>();
+  welcome.magic = wire::kMagic;
+  welcome.major = wire::kMajor;
+  welcome.minor = wire::kMinor;
+  welcome.client = client.id.value;
+  welcome.watch = client.watch;
+  wire::put_text(welcome.tenant, sizeof welcome.tenant, of.is.name.c_str());
+  return welcome;
+}
+
+void Broker::leave(ClientId id, Time now) {
+  ClientRecord* client = find(id);
+  if (client == nullptr) return;
+  set_wants(*client, false, now);
+  const TenantId tenant_id = client->tenant;
+  GpuRecord& gpu = gpus_.at(client->gpu);
+  TenantRecord& tenant = tenants_.at(tenant_id);
+  log_.info("client_gone", {{"client", id.value},
+                            {"tenant", tenant.is.name},
+                            {"pid", client->pid},
+                            {"held_grant", client->grant ? 1 : 0}});
+  gpu.clients.erase(id);
+  gpu.holders.erase(id);
+  tenant.clients.erase(id);
+  tenant.empty_since = now;
+  clients_.erase(id);
+  if (const auto gone = step(core::ClientGone{id}, now); !gone) {
+    log_.error("client_not_forgotten", {{"client", id.value}, {"reason", gone.error().message}});
+  }
+  show_allocated(tenant_id, gpu.id);
+  update_watch(gpu);
+  if (tenant.is.kind == TenantKind::Run && !tenant.open && tenant.clients.empty()) {
+    remove(tenant, now);
+  }
+}
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,168 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "core/core.h"
+#include "daemon/log.h"
+#include "daemon/records.h"
+#include "wire/messages.h"
+
+namespace nvshare::daemon {
+
+// What the broker has done to clients. None of these calls comes back into the broker: who cannot
+// be reached, or is to be disconnected, is gone a little later, and Broker::leave() says so.
+class Outbox {
+ public:
+  virtual ~Outbox() = default;
+  virtual void send(ClientId client, const wire::Header& message) = 0;
+  virtual void disconnect(ClientId client, std::string_view why) = 0;
+  // The client's process ignores what it is told: end it.
+  virtual void end(ClientId client) = 0;
+};
+
+// A process that says hello, as the kernel knows it.
+struct Peer {
+  int pid = 0;
+  std::uint32_t uid = 0;
+};
+
+// Between programs and the core: messages become events, decisions become messages. No sockets and
+// no clock, so that all of it can be tried without a process. Believes nothing that a program says.
+class Broker {
+ public:
+  // `outbox` and `log` outlive the broker. `config` has no problems().
+  Broker(const core::Config& config, Time now, Outbox& outbox, Log& log);
+
+  // --- GPUs
+  Result<GpuId> add_gpu(const Uuid& uuid, const std::string& name, Bytes total, Time now);
+  const GpuRecord* find_gpu(const Uuid& uuid) const;
+  // Without NVML nobody else knows the GPUs: one that a program names is taken as it describes it,
+  // up to kMostClaimedGpus of them.
+  void accept_claimed_gpus() { accept_claimed_ = true; }
+  // What was measured from outside. With `overhead`, that replaces the estimated reserve.
+  void gpu_measured(GpuId gpu, std::optional<int> utilisation, std::optional<Bytes> memory_used,
+                    std::optional<Bytes> overhead, Time now);
+
+  // --- tenants
+  // The tenant of that name and kind; made with these limits when there is none. An error when
+  // there are too many.
+  Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now);
+  // `nvshare run` makes a tenant and keeps it. An error when the name cannot be had.
+  Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now);
+  void end_run(TenantId tenant, Time now);
+  const TenantRecord* find_tenant(std::string_view name) const;
+  Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now);
+  Result<void> set_paused(TenantId tenant, bool paused, Time now);
+
+  // --- clients
+  // A process begins to use a GPU. The answer is sent by the caller, with the page, before anything
+  // else goes to that client; `page` stays until leave(). `when_lost` is passed on.
+  Result<wire::Welcome> hello(const wire::Hello& hello, const Peer& peer, TenantId tenant,
+                              wire::Page& page, Time now);
+  // A packet as it came (looked at); null for one that lies about its length.
+  void packet(ClientId client, const wire::Header* header, Time now);
+  void leave(ClientId client, Time now);
+
+  // --- the scheduler itself
+  std::optional<Time> next_wakeup() const { return core_.next_wakeup(); }
+  void tick(Time now);
+  // About once a second: reads the meters, reckons shares, forgets tenants that nobody uses.
+  void sample(Time now);
+  Result<void> set_config(const core::Config& config, Time now);
+  Result<void> set_scheduling(bool on, Time now);
+  bool scheduling() const { return scheduling_; }
+
+  const core::Core& core() const { return core_; }
+  const std::map<ClientId, ClientRecord>& clients() const { return clients_; }
+  const std::map<TenantId, TenantRecord>& tenants() const { return tenants_; }
+  const std::map<GpuId, GpuRecord>& gpus() const { return gpus_; }
+  // How long the tenant has had work to do.
+  static Duration wanted(const TenantRecord& tenant, Time now);
+
+  static constexpr int kMostClaimedGpus = 16;
+  static constexpr std::size_t kMostTenants = 4096;
+  static constexpr Duration kTenantLingers = 60s;  // what it owes is not forgotten sooner
+
+ private:
+  // Programs.
+  void take(ClientRecord& client, const wire::RequestGrant& message, Time now);
+  void take(ClientRecord& client, const wire::Released& message, Time now);
+  void take(ClientRecord& client, const wire::MemoryRequest& message, Time now);
+  void take(ClientRecord& client, const wire::MemoryFreed& message, Time now);
+  struct Refusal {
+    Bytes allowed{};  // more than it has
+    std::string why;
+  };
+  std::optional<Refusal> grow(ClientRecord& client, Bytes bytes, Time now);
+  void refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
+                     const Refusal& refusal);
+  void book_rest(ClientRecord& client, Time now);
+  void set_booked(ClientRecord& client, Bytes booked, Time now);
+  void disconnect(const ClientRecord& client, std::string_view why);
+
+  // Decisions.
+  Result<void> step(const core::Event& event, Time now);
+  void follow(core::Decisions decisions, Time now);
+  void apply(const core::Decision& decision, Time now);
+  void act(const core::Place&, const core::Reason&, Time) {}
+  void act(const core::Grant& grant, const core::Reason& why, Time now);
+  void act(const core::Drop& drop, const core::Reason& why, Time now);
+  void act(const core::SendOut& order, const core::Reason& why, Time now);
+  void act(const core::BringIn& order, const core::Reason& why, Time now);
+  void act(const core::WaitForMemory& order, const core::Reason& why, Time now);
+  void act(const core::MemoryAvailable&, const core::Reason&, Time) {}
+  void act(const core::MemoryRefused&, const core::Reason&, Time) {}
+  void act(const core::Overdue& overdue, const core::Reason& why, Time now);
+  void act(const core::ReadMeter& order, const core::Reason& why, Time now);
+  void immovable(ClientId client, std::string_view order);
+  void read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases = nullptr,
+                   std::uint64_t released_used = 0);
+
+  // Records.
+  ClientRecord* find(ClientId client);
+  void set_wants(ClientRecord& client, bool wants, Time now);
+  void show_limits(const TenantRecord& tenant);
+  Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const;
+  void show_allocated(TenantId tenant, GpuId gpu);
+  void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
+  Result<GpuId> gpu_for(const wire::Hello& hello, Time now);
+  ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,
+                           wire::Page& page);
+  Result<TenantId> add_tenant(const TenantName& name, const core::Limits& limits, Time now);
+  bool in_use(const TenantRecord& tenant, Time now) const;
+  void remove(const TenantRecord& tenant, Time now);
+  void forget_unused(Time now);
+  void sample_shares(Time now);
+
+  core::Core core_;
+  Outbox& outbox_;
+  Log& log_;
+  bool scheduling_ = true;
+  bool accept_claimed_ = false;
+  int claimed_ = 0;
+  std::uint64_t next_grant_ = 1;
+  std::uint64_t next_client_ = 1;
+  std::uint64_t next_tenant_ = 1;
+  std::map<ClientId, ClientRecord> clients_;
+  std::map<TenantId, TenantRecord> tenants_;
+  std::map<GpuId, GpuRecord> gpus_;
+  std::deque<core::Decision> decisions_;  // made, and not followed yet
+  bool following_ = false;
+};
+
+// How a client is watched: freely when nobody else is on its GPU and no limit binds it.
+wire::Watch watch_of(std::size_t clients_on_gpu, const core::Limits& limits, bool paused);
+
+// "GPU-01234567-...", as NVML and the driver write it; nothing when the text is no such thing.
+std::string to_text(const Uuid& uuid);
+std::optional<Uuid> parse_uuid(std::string_view text);
+
+// A text field of a message, as far as it is printable.
+std::string printable(const char* field, std::size_t size);
+
+}  // namespace nvshare::daemon

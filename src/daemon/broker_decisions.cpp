@@ -1,0 +1,193 @@
+// What the core decides, and what is done about it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/broker.h"
+#include "daemon/metering.h"
+
+namespace nvshare::daemon {
+
+Result<void> Broker::step(const core::Event& event, Time now) {
+  auto taken = core_.step(event, now);
+  if (!taken) return taken.error();
+  follow(std::move(*taken), now);
+  return {};
+}
+
+// Following a decision can lead to another event and more decisions; those come behind the ones
+// that were made before.
+void Broker::follow(core::Decisions decisions, Time now) {
+  for (core::Decision& one : decisions) decisions_.push_back(std::move(one));
+  if (following_) return;
+  following_ = true;
+  while (!decisions_.empty()) {
+    const core::Decision next = std::move(decisions_.front());
+    decisions_.pop_front();
+    apply(next, now);
+  }
+  following_ = false;
+}
+
+void Broker::apply(const core::Decision& decision, Time now) {
+  std::visit([&](const auto& action) { act(action, decision.reason, now); }, decision.action);
+}
+
+void Broker::act(const core::Grant& grant, const core::Reason& why, Time now) {
+  ClientRecord* client = find(grant.client);
+  if (client == nullptr) return;
+  client->grant = HeldGrant{next_grant_++, now, {}, {}};
+  GpuRecord& gpu = gpus_.at(client->gpu);
+  if (gpu.holders.empty()) gpu.read_at = now;
+  gpu.holders.insert(client->id);
+  client->page->scheduler.grant = client->grant->number;
+  auto message = wire::make<wire::Grant>();
+  message.grant = client->grant->number;
+  message.budget = static_cast<std::uint64_t>(grant.budget.value_or(Duration::zero()).count());
+  log_.debug("grant", {{"client", client->id.value},
+                       {"grant", message.grant},
+                       {"budget", message.budget},
+                       {"reason", core::to_text(why)}});
+  outbox_.send(client->id, message.header);
+}
+
+void Broker::act(const core::Drop& drop, const core::Reason& why, Time) {
+  const ClientRecord* client = find(drop.client);
+  if (client == nullptr || !client->grant) return;
+  auto message = wire::make<wire::Drop>();
+  message.grant = client->grant->number;
+  log_.debug(
+      "drop",
+      {{"client", client->id.value}, {"grant", message.grant}, {"reason", core::to_text(why)}});
+  outbox_.send(client->id, message.header);
+}
+
+// Everything is pinned, so the core has nothing to move. Should it say so all the same, it waits in
+// vain no longer than its own patience (Overdue), and the client is not involved.
+void Broker::immovable(ClientId client, std::string_view order) {
+  log_.error("memory_cannot_move", {{"client", client.value}, {"order", order}});
+}
+void Broker::act(const core::SendOut& order, const core::Reason&, Time) {
+  immovable(order.client, "send_out");
+}
+void Broker::act(const core::BringIn& order, const core::Reason&, Time) {
+  immovable(order.client, "bring_in");
+}
+void Broker::act(const core::WaitForMemory& order, const core::Reason&, Time) {
+  immovable(order.client, "wait");
+}
+
+void Broker::act(const core::Overdue& overdue, const core::Reason& why, Time) {
+  const ClientRecord* client = find(overdue.client);
+  if (client == nullptr) return;
+  log_.warn("client_overdue", {{"client", client->id.value},
+                               {"tenant", tenants_.at(client->tenant).is.name},
+                               {"pid", client->pid},
+                               {"reason", core::to_text(why)},
+                               {"ended", overdue.end ? 1 : 0}});
+  if (overdue.end) outbox_.end(client->id);
+}
+
+void Broker::act(const core::ReadMeter& order, const core::Reason&, Time now) {
+  const ClientRecord* client = find(order.client);
+  if (client != nullptr) read_meters(gpus_.at(client->gpu), now);
+}
+
+// All of a GPU's meters at once, for what they say overlaps. One that releases says what it has
+// used in its message; the others' is in their pages.
+void Broker::read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases,
+                         std::uint64_t released_used) {
+  if (releases == nullptr && gpu.read_at == now) return;
+  std::vector<ClientRecord*> holders;
+  std::vector<Duration> measured;
+  for (const ClientId id : gpu.holders) {
+    ClientRecord& client = clients_.at(id);
+    HeldGrant& grant = *client.grant;
+    const wire::Page::FromProgram& page = client.page->program;
+    std::uint64_t said = static_cast<std::uint64_t>(grant.read.count());
+    if (&client == releases) {
+      said = released_used;
+    } else if (page.grant.load() == grant.number) {
+      said = page.used.load();
+    }
+    const Duration read = believable(said, grant.read, now - grant.since);
+    holders.push_back(&client);
+    measured.push_back(read - grant.read);
+    grant.read = read;
+  }
+  // What one alone says needs no sharing out; and its meter may lag behind the clock a little,
+  // which would then be lost.
+  const Duration wall = now - std::exchange(gpu.read_at, now);
+  const auto billed = holders.size() == 1 ? measured : share_out(measured, wall);
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    ClientRecord& client = *holders[i];
+    client.grant->billed += billed[i];
+    if (&client == releases) continue;  // its Released says so
+    // Refused when the core has billed more already, for lack of an answer: then that stands.
+    (void)step(core::Usage{client.id, client.grant->billed}, now);
+  }
+}
+
+// --- the scheduler itself ----------------------------------------------------------------------
+
+void Broker::tick(Time now) {
+  (void)step(core::Tick{}, now);  // is never refused
+}
+
+Result<void> Broker::set_config(const core::Config& config, Time now) {
+  return step(core::ConfigChanged{config}, now);
+}
+
+Result<void> Broker::set_scheduling(bool on, Time now) {
+  if (scheduling_ == on) return {};
+  const auto taken = step(core::SchedulingSwitched{on}, now);
+  if (!taken) return taken;
+  scheduling_ = on;
+  log_.warn(on ? "scheduling_on" : "scheduling_off");
+  return {};
+}
+
+void Broker::sample(Time now) {
+  for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
+  sample_shares(now);
+  forget_unused(now);
+}
+
+void Broker::sample_shares(Time now) {
+  std::map<TenantId, Duration> used;
+  for (const core::ShareView& share : core_.snapshot().shares) used[share.tenant] += share.billed;
+  for (auto& [id, tenant] : tenants_) {
+    const Duration passed = now - tenant.sampled_at;
+    if (passed < 500ms) continue;
+    const Duration more = used[id] - tenant.sampled_used;
+    tenant.share_percent =
+        100.0 * static_cast<double>(more.count()) / static_cast<double>(passed.count());
+    tenant.sampled_used = used[id];
+    tenant.sampled_at = now;
+  }
+}
+
+// --- how clients are watched -------------------------------------------------------------------
+
+wire::Watch watch_of(std::size_t clients_on_gpu, const core::Limits& limits, bool paused) {
+  const bool free = clients_on_gpu == 1 && limits.core_percent == core::kNoCoreLimit && !paused;
+  return free ? wire::Watch::Free : wire::Watch::Metered;
+}
+
+void Broker::update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told) {
+  for (const ClientId id : gpu.clients) {
+    ClientRecord& client = clients_.at(id);
+    const TenantRecord& tenant = tenants_.at(client.tenant);
+    const wire::Watch watch = watch_of(gpu.clients.size(), tenant.limits, tenant.paused);
+    client.page->scheduler.watch = static_cast<std::uint64_t>(watch);
+    if (client.watch == watch) continue;
+    client.watch = watch;
+    if (id == not_told) continue;
+    auto message = wire::make<wire::Mode>();
+    message.watch = watch;
+    outbox_.send(id, message.header);
+  }
+}
+
+}  // namespace nvshare::daemon

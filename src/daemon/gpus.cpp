@@ -1,0 +1,167 @@
+#include "daemon/gpus.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+namespace nvshare::daemon {
+namespace {
+
+using namespace nvshare::nvml;
+
+constexpr unsigned kMostGpus = 64;
+constexpr unsigned kMostProcesses = 1024;  // of one GPU
+constexpr std::size_t kMostForeign = 256;  // shown
+
+}  // namespace
+
+// --- asking NVML -------------------------------------------------------------------------------
+
+Result<std::unique_ptr<GpuSampler>> GpuSampler::open(const std::string& library) {
+  auto loaded = Loader::open(library);
+  if (!loaded) return loaded.error();
+  std::unique_ptr<GpuSampler> sampler(new GpuSampler(std::move(*loaded)));
+  if (const auto looked = sampler->look(); !looked) return looked.error();
+  return sampler;
+}
+
+Result<void> GpuSampler::look() {
+  const auto failed = [&](nvmlReturn_t result) {
+    return Error{fmt::format("NVML: {}", nvml_->nvmlErrorString(result))};
+  };
+  if (const auto result = nvml_->nvmlInit_v2(); result != NVML_SUCCESS) return failed(result);
+  initialised_ = true;
+  unsigned count = 0;
+  if (const auto result = nvml_->nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS) {
+    return failed(result);
+  }
+  for (unsigned i = 0; i < std::min(count, kMostGpus); ++i) {
+    Found gpu;
+    char uuid[96] = {};
+    char name[96] = {};
+    nvmlMemory_t memory{};
+    if (nvml_->nvmlDeviceGetHandleByIndex_v2(i, &gpu.device) != NVML_SUCCESS) continue;
+    if (nvml_->nvmlDeviceGetUUID(gpu.device, uuid, sizeof uuid) != NVML_SUCCESS) continue;
+    if (nvml_->nvmlDeviceGetMemoryInfo(gpu.device, &memory) != NVML_SUCCESS) continue;
+    (void)nvml_->nvmlDeviceGetName(gpu.device, name, sizeof name);
+    const auto parsed = parse_uuid(printable(uuid, sizeof uuid));
+    if (!parsed) continue;
+    gpu.uuid = *parsed;
+    gpu.name = printable(name, sizeof name);
+    gpu.total = Bytes{static_cast<std::int64_t>(memory.total)};
+    gpu.used = Bytes{static_cast<std::int64_t>(memory.used)};
+    found_.push_back(std::move(gpu));
+  }
+  if (found_.empty()) return Error{"NVML knows no GPU"};
+  return {};
+}
+
+GpuSample GpuSampler::sample(nvmlDevice_t device) const {
+  GpuSample sample;
+  nvmlUtilization_t busy{};
+  if (nvml_->nvmlDeviceGetUtilizationRates(device, &busy) == NVML_SUCCESS) {
+    sample.utilisation = static_cast<int>(std::min(busy.gpu, 100u));
+  }
+  nvmlMemory_t memory{};
+  if (nvml_->nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS) {
+    sample.used = Bytes{static_cast<std::int64_t>(memory.used)};
+  }
+  std::vector<nvmlProcessInfo_t> infos(kMostProcesses);
+  unsigned count = kMostProcesses;
+  if (nvml_->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos.data()) ==
+      NVML_SUCCESS) {
+    infos.resize(std::min(count, kMostProcesses));
+    for (const nvmlProcessInfo_t& one : infos) {
+      // All ones where the driver does not tell.
+      const bool known = one.usedGpuMemory < static_cast<std::uint64_t>(core::kMostMemory.count);
+      sample.processes.push_back({static_cast<int>(one.pid),
+                                  Bytes{known ? static_cast<std::int64_t>(one.usedGpuMemory) : 0}});
+    }
+  }
+  return sample;
+}
+
+Result<void> GpuSampler::start() {
+  ready_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!ready_) return Error{"no event descriptor for NVML"};
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+void GpuSampler::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    std::vector<GpuSample> samples;
+    for (const Found& gpu : found_) samples.push_back(sample(gpu.device));
+    lock.lock();
+    latest_ = std::move(samples);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(ready_.get(), &one, sizeof one);
+    wake_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_; });
+  }
+}
+
+std::vector<GpuSample> GpuSampler::take() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(ready_.get(), &count, sizeof count);
+  const std::lock_guard lock(mutex_);
+  return std::exchange(latest_, {});
+}
+
+GpuSampler::~GpuSampler() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (initialised_) (void)nvml_->nvmlShutdown();
+}
+
+// --- what it means -----------------------------------------------------------------------------
+
+Bytes OverheadEstimate::add(Bytes used, Bytes allocated) {
+  readings_.push_back(std::max(Bytes{0}, used - allocated));
+  if (readings_.size() > kReadings) readings_.pop_front();
+  return *std::max_element(readings_.begin(), readings_.end());
+}
+
+Result<void> GpuMonitor::add_gpus(Time now) {
+  for (const GpuSampler::Found& gpu : sampler_.found()) {
+    const auto id = broker_.add_gpu(gpu.uuid, gpu.name, gpu.total, now);
+    if (!id) return id.error();
+    ids_.push_back(*id);
+    broker_.gpu_measured(*id, std::nullopt, gpu.used, overheads_[*id].add(gpu.used, Bytes{0}), now);
+  }
+  return {};
+}
+
+void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
+  std::set<int> registered;
+  Bytes allocated{};
+  for (const ClientId client_id : broker_.gpus().at(id).clients) {
+    const ClientRecord& client = broker_.clients().at(client_id);
+    registered.insert(client.pid);
+    allocated += client.allocated;
+  }
+  std::optional<Bytes> overhead;
+  if (sample.used) overhead = overheads_[id].add(*sample.used, allocated);
+  broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
+  for (const GpuProcess& process : sample.processes) {
+    if (registered.contains(process.pid) || foreign_.size() >= kMostForeign) continue;
+    foreign_.push_back({process.pid, id, process.memory});
+  }
+}
+
+void GpuMonitor::update(Time now) {
+  const std::vector<GpuSample> samples = sampler_.take();
+  if (samples.size() != ids_.size()) return;
+  foreign_.clear();
+  for (std::size_t i = 0; i < ids_.size(); ++i) update(ids_[i], samples[i], now);
+}
+
+}  // namespace nvshare::daemon

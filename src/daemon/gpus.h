@@ -1,0 +1,112 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/broker.h"
+#include "nvml/loader.h"
+
+namespace nvshare::daemon {
+
+struct GpuProcess {
+  int pid = 0;
+  Bytes memory{};
+};
+
+// What NVML says of one GPU at one moment.
+struct GpuSample {
+  std::optional<int> utilisation;
+  std::optional<Bytes> used;
+  std::vector<GpuProcess> processes;
+};
+
+// NVML, asked once a second by a thread of its own: a call can take many milliseconds, and turns
+// are shorter than that.
+class GpuSampler {
+ public:
+  struct Found {
+    Uuid uuid{};
+    std::string name;
+    Bytes total{};
+    Bytes used{};
+    nvml::nvmlDevice_t device{};
+  };
+
+  // Opens the library and looks for GPUs; an error when there are none.
+  static Result<std::unique_ptr<GpuSampler>> open(const std::string& library);
+  ~GpuSampler();
+
+  const std::vector<Found>& found() const { return found_; }
+  Result<void> start();
+  // Becomes readable when there is a new sample.
+  int ready() const { return ready_.get(); }
+  // One for each that was found; empty when there is nothing new.
+  std::vector<GpuSample> take();
+
+ private:
+  explicit GpuSampler(std::unique_ptr<nvml::Loader> nvml) : nvml_(std::move(nvml)) {}
+  Result<void> look();
+  GpuSample sample(nvml::nvmlDevice_t device) const;
+  void run();
+
+  std::unique_ptr<nvml::Loader> nvml_;
+  bool initialised_ = false;
+  std::vector<Found> found_;
+  UniqueFd ready_;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::vector<GpuSample> latest_;
+};
+
+// What contexts, libraries and foreign programs hold: what is used beside what clients have
+// allocated. Allocations are counted before they are made, so a single reading can be too small;
+// the largest of the last few is taken.
+class OverheadEstimate {
+ public:
+  Bytes add(Bytes used, Bytes allocated);
+
+ private:
+  static constexpr std::size_t kReadings = 5;
+  std::deque<Bytes> readings_;
+};
+
+// A process on a GPU that has not registered.
+struct Foreign {
+  int pid = 0;
+  GpuId gpu;
+  Bytes memory{};
+};
+
+// Brings the samples to the broker.
+class GpuMonitor {
+ public:
+  GpuMonitor(GpuSampler& sampler, Broker& broker) : sampler_(sampler), broker_(broker) {}
+
+  // Adds the GPUs that were found.
+  Result<void> add_gpus(Time now);
+  // When the sampler is ready.
+  void update(Time now);
+  const std::vector<Foreign>& foreign() const { return foreign_; }
+
+ private:
+  void update(GpuId id, const GpuSample& sample, Time now);
+
+  GpuSampler& sampler_;
+  Broker& broker_;
+  std::vector<GpuId> ids_;
+  std::map<GpuId, OverheadEstimate> overheads_;
+  std::vector<Foreign> foreign_;
+};
+
+}  // namespace nvshare::daemon

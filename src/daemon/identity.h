@@ -1,0 +1,42 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "daemon/records.h"
+
+// Who a process belongs to, from what the kernel says about it.
+namespace nvshare::daemon {
+
+// The parent's pid, from the text of /proc/PID/stat. Nothing when the text is no such thing.
+std::optional<int> parent_in_stat(std::string_view text);
+
+// The container's id, or its name under LXC, from the text of /proc/PID/cgroup. Of containers in a
+// container it is the outer one: what is inside was made by whoever is inside.
+std::optional<std::string> container_in_cgroup(std::string_view text);
+
+// What a run may be called: 1 to 63 letters, digits, '.', '_', '-', and not like the tenants that
+// the scheduler names itself.
+Result<void> check_run_name(std::string_view name);
+
+// The process table, or a test's picture of it.
+class Processes {
+ public:
+  explicit Processes(std::string proc = "/proc") : proc_(std::move(proc)) {}
+
+  // The run whose process is `pid` or above it, by the pid of that process. A bounded walk.
+  std::optional<TenantId> run_above(int pid, const std::map<int, TenantId>& runs) const;
+  // The tenant of a process that is under no run: its container, or else its user.
+  TenantName tenant_of(int pid, std::uint32_t uid) const;
+  // The name the kernel has for it; "?" when it is gone.
+  std::string name_of(int pid) const;
+
+ private:
+  std::optional<std::string> read(int pid, std::string_view file) const;
+  std::string proc_;
+};
+
+}  // namespace nvshare::daemon

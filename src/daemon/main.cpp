@@ -1,0 +1,319 @@
+// nvshare-scheduler: reads its settings, and wires the parts together.
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "cli/options.h"
+#include "daemon/broker.h"
+#include "daemon/control.h"
+#include "daemon/control_server.h"
+#include "daemon/gpus.h"
+#include "daemon/notify.h"
+#include "daemon/programs.h"
+#include "daemon/run_directory.h"
+#include "wire/channel.h"
+
+namespace nvshare::daemon {
+namespace {
+
+enum ExitCode { kGood = 0, kFailed = 1, kBadInput = 2 };
+
+constexpr const char* kProgram = "nvshare-scheduler";
+constexpr const char* kDefaultConfig = "/etc/nvshare/scheduler.toml";
+constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
+constexpr Duration kSamplePeriod = 1s;
+constexpr Duration kPrivateGrace = 2s;  // without anybody, until a private scheduler goes
+constexpr Duration kFirstGrace = 10s;   // the same before anybody has come
+
+int complain(const std::string& what, int code) {
+  std::fprintf(stderr, "%s: %s\n", kProgram, what.c_str());
+  return code;
+}
+
+cli::CommandSpec spec() {
+  cli::CommandSpec spec;
+  spec.summary = "Share this machine's GPUs among programs";
+  spec.options = {
+      {"config", 'c', "FILE", "settings; without it /etc/nvshare/scheduler.toml, if it is there"},
+      {"run-dir", 0, "DIR", "where the sockets are; goes before the settings' run_directory"},
+      {"private", 0, "", "for this user alone; ends when nobody has been connected for a while"},
+      {"ready-fd", 0, "N", "a line is written to this descriptor once programs can connect"},
+      {"check-config", 0, "", "say what is wrong with the settings, or ok"},
+      {"print-config", 0, "", "print the settings as a file"},
+      {"version", 0, "", "print the version"},
+  };
+  spec.more =
+      "Settings come from the file and then from the environment: NVSHARE_TURN=10ms sets turn.\n"
+      "--print-config lists them all.";
+  return spec;
+}
+
+struct Options {
+  bool is_private = false;
+  std::optional<int> ready_fd;
+};
+
+// --- settings ----------------------------------------------------------------------------------
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return Error{fmt::format("{}: {}", path, errno != 0 ? std::strerror(errno) : "is empty")};
+  }
+  return text.str();
+}
+
+Result<Loaded> load(const cli::Arguments& arguments) {
+  std::optional<std::string> name = arguments.value("config");
+  if (!name && access(kDefaultConfig, R_OK) == 0) name = kDefaultConfig;
+  std::optional<std::string> text;
+  if (name) {
+    auto read = read_file(*name);
+    if (!read) return read.error();
+    text = std::move(*read);
+  }
+  Loaded loaded = load_settings(text ? std::optional<std::string_view>(*text) : std::nullopt,
+                                name.value_or(""), [](const char* v) { return std::getenv(v); });
+  if (const auto folder = arguments.value("run-dir")) loaded.settings.run_directory = *folder;
+  return loaded;
+}
+
+// --- the scheduler -----------------------------------------------------------------------------
+
+// All of it, in the order in which it depends on each other.
+class Scheduler {
+ public:
+  Scheduler(Reactor reactor, Settings settings, const Options& options)
+      : options_(options),
+        settings_(std::move(settings)),
+        reactor_(std::move(reactor)),
+        log_(settings_.log_level, write_to(STDERR_FILENO)),
+        programs_(reactor_, settings_, processes_, log_),
+        broker_(settings_.core, reactor_.now(), programs_, log_),
+        control_(broker_, settings_, log_, processes_, {reactor_.now(), options.is_private}),
+        control_server_(
+            reactor_, log_,
+            [this](std::string_view line) { return control_.answer(line, reactor_.now()); }),
+        alone_since_(reactor_.now()) {}
+
+  Result<void> start(const RunDirectory& folder, const sigset_t& signals);
+  void run();
+
+ private:
+  Result<void> find_gpus();
+  Result<void> listen(const RunDirectory& folder);
+  Result<void> watch_signals(const sigset_t& signals);
+  void say_ready();
+  std::optional<Time> end_when_alone(Time now);
+  std::optional<Time> end_of_turn();
+
+  Options options_;
+  Settings settings_;
+  Reactor reactor_;
+  Log log_;
+  Processes processes_;
+  ProgramServer programs_;
+  Broker broker_;
+  std::unique_ptr<GpuSampler> sampler_;
+  std::optional<GpuMonitor> monitor_;
+  Control control_;
+  ControlServer control_server_;
+  UniqueFd signals_;
+  std::optional<Duration> watchdog_ = watchdog_period();
+  bool somebody_came_ = false;
+  Time alone_since_;
+  Time next_sample_{};
+  Time next_watchdog_{};
+};
+
+Result<void> Scheduler::find_gpus() {
+  auto sampler = GpuSampler::open(kNvmlLibrary);
+  if (!sampler) {
+    log_.warn("no_nvml", {{"reason", sampler.error().message},
+                          {"effect", "GPUs are taken as programs describe them"}});
+    broker_.accept_claimed_gpus();
+    return {};
+  }
+  sampler_ = std::move(*sampler);
+  monitor_.emplace(*sampler_, broker_);
+  control_.set_monitor(&*monitor_);
+  if (const auto added = monitor_->add_gpus(reactor_.now()); !added) return added;
+  if (const auto started = sampler_->start(); !started) return started;
+  return reactor_.watch(sampler_->ready(), EPOLLIN,
+                        [this](std::uint32_t) { monitor_->update(reactor_.now()); });
+}
+
+Result<void> Scheduler::listen(const RunDirectory& folder) {
+  const std::string path = folder.file(wire::kProgramSocket);
+  const int listener = wire::listen_at(path.c_str(), options_.is_private ? 0600 : 0666);
+  if (listener < 0) return Error{fmt::format("{}: {}", path, std::strerror(-listener))};
+  const auto served = programs_.serve(UniqueFd(listener), broker_);
+  if (!served) return served;
+  auto control = listen_for_control(folder.file(wire::kControlSocket),
+                                    options_.is_private ? "" : settings_.control_group);
+  if (!control) return control.error();
+  return control_server_.serve(std::move(*control));
+}
+
+Result<void> Scheduler::watch_signals(const sigset_t& signals) {
+  signals_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return Error{"signals cannot be watched"};
+  return reactor_.watch(signals_.get(), EPOLLIN, [this](std::uint32_t) {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof info) != sizeof info) return;
+    log_.info("stopping", {{"signal", info.ssi_signo}});
+    reactor_.stop();
+  });
+}
+
+void Scheduler::say_ready() {
+  notify_manager("READY=1");
+  if (!options_.ready_fd) return;
+  [[maybe_unused]] const auto written = write(*options_.ready_fd, "\n", 1);
+  close(*options_.ready_fd);
+}
+
+Result<void> Scheduler::start(const RunDirectory& folder, const sigset_t& signals) {
+  log_.set_time(reactor_.now());
+  if (const auto good = watch_signals(signals); !good) return good;
+  if (const auto good = find_gpus(); !good) return good;
+  if (const auto good = listen(folder); !good) return good;
+  log_.info("started", {{"version", NVSHARE_VERSION},
+                        {"run_directory", folder.path()},
+                        {"policy", core::name_of(settings_.core.policy)},
+                        {"private", options_.is_private ? 1 : 0}});
+  say_ready();
+  return {};
+}
+
+// A private scheduler goes when nobody needs it: when that will be.
+std::optional<Time> Scheduler::end_when_alone(Time now) {
+  if (programs_.busy()) {
+    somebody_came_ = true;
+    alone_since_ = now;
+    return std::nullopt;
+  }
+  const Time due = alone_since_ + (somebody_came_ ? kPrivateGrace : kFirstGrace);
+  if (due <= now) {
+    log_.info("stopping", {{"reason", "nobody is connected"}});
+    reactor_.stop();
+  }
+  return due;
+}
+
+// What is due at this time; the answer is when to look again.
+std::optional<Time> Scheduler::end_of_turn() {
+  const Time now = reactor_.now();
+  log_.set_time(now);
+  if (broker_.next_wakeup() && *broker_.next_wakeup() <= now) broker_.tick(now);
+  if (next_sample_ <= now) {
+    broker_.sample(now);
+    next_sample_ = now + kSamplePeriod;
+  }
+  Time next = next_sample_;
+  const auto at = [&](std::optional<Time> due) {
+    if (due) next = std::min(next, *due);
+  };
+  at(programs_.end_of_turn());
+  at(broker_.next_wakeup());
+  if (watchdog_) {
+    if (next_watchdog_ <= now) {
+      notify_manager("WATCHDOG=1");
+      next_watchdog_ = now + *watchdog_;
+    }
+    at(next_watchdog_);
+  }
+  if (options_.is_private) at(end_when_alone(now));
+  return next;
+}
+
+void Scheduler::run() {
+  reactor_.run([this] { return end_of_turn(); });
+  notify_manager("STOPPING=1");
+}
+
+// Signals are taken by the loop; no thread of ours is ever interrupted.
+sigset_t block_signals(bool is_private) {
+  signal(SIGPIPE, SIG_IGN);
+  if (!is_private) signal(SIGHUP, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  if (is_private) sigaddset(&signals, SIGHUP);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+// Each client takes two descriptors.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int serve(Settings settings, const Options& options) {
+  const sigset_t signals = block_signals(options.is_private);
+  raise_descriptor_limit();
+  umask(0077);
+  const auto folder = RunDirectory::take(settings.run_directory, options.is_private);
+  if (!folder) return complain(folder.error().message, kFailed);
+  auto reactor = Reactor::make();
+  if (!reactor) return complain(reactor.error().message, kFailed);
+  Scheduler scheduler(std::move(*reactor), std::move(settings), options);
+  if (const auto started = scheduler.start(*folder, signals); !started) {
+    return complain(started.error().message, kFailed);
+  }
+  scheduler.run();
+  unlink(folder->file(wire::kProgramSocket).c_str());
+  unlink(folder->file(wire::kControlSocket).c_str());
+  return kGood;
+}
+
+int run(const std::vector<std::string>& words) {
+  const cli::CommandSpec known = spec();
+  const auto arguments = cli::parse(known, words);
+  if (!arguments) {
+    return complain(fmt::format("{} (see {} --help)", arguments.error().message, kProgram),
+                    kBadInput);
+  }
+  if (arguments->has("help")) return std::fputs(cli::help_of(kProgram, known).c_str(), stdout), 0;
+  if (arguments->has("version")) return std::printf("%s %s\n", kProgram, NVSHARE_VERSION), kGood;
+  Options options;
+  options.is_private = arguments->has("private");
+  if (const auto given = arguments->value("ready-fd")) {
+    const auto fd = parse_integer(*given, 0, 1 << 20);
+    if (!fd) return complain("--ready-fd: " + fd.error().message, kBadInput);
+    options.ready_fd = static_cast<int>(*fd);
+  }
+  const auto loaded = load(*arguments);
+  if (!loaded) return complain(loaded.error().message, kBadInput);
+  for (const std::string& problem : loaded->problems) complain(problem, kBadInput);
+  if (!loaded->problems.empty()) return kBadInput;
+  if (arguments->has("check-config")) return std::puts("ok"), kGood;
+  if (arguments->has("print-config")) {
+    return std::fputs(to_file(loaded->settings).c_str(), stdout), kGood;
+  }
+  return serve(loaded->settings, options);
+}
+
+}  // namespace
+}  // namespace nvshare::daemon
+
+int main(int argc, char** argv) {
+  return nvshare::daemon::run({argv + 1, argv + argc});
+}

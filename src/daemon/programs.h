@@ -1,0 +1,82 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/broker.h"
+#include "daemon/identity.h"
+#include "daemon/reactor.h"
+#include "daemon/settings.h"
+#include "daemon/shared_page.h"
+
+namespace nvshare::daemon {
+
+// The programs' socket: connections of processes and of `nvshare run`. Who they are is asked from
+// the kernel; what they say goes to the broker. Nothing here waits for anybody, and everything is
+// bounded.
+class ProgramServer final : public Outbox {
+ public:
+  // Everything handed in outlives the server.
+  ProgramServer(Reactor& reactor, const Settings& settings, const Processes& processes, Log& log);
+  ~ProgramServer() override;
+
+  // Takes connections from `listener`, and gives them to `broker`, from now on.
+  Result<void> serve(UniqueFd listener, Broker& broker);
+  // At the end of each turn: lets go of those who are gone. When to be called again at the latest.
+  std::optional<Time> end_of_turn();
+  // Somebody is connected.
+  bool busy() const { return !sessions_.empty(); }
+
+  void send(ClientId client, const wire::Header& message) override;
+  void disconnect(ClientId client, std::string_view why) override;
+  void end(ClientId client) override;
+
+  static constexpr Duration kHelloTimeout = 5s;
+
+ private:
+  using SessionId = std::uint64_t;
+  struct Session {
+    SessionId id = 0;
+    UniqueFd socket;
+    UniqueFd process;  // becomes readable when the process is gone
+    Peer peer;
+    SharedPage page;
+    std::optional<ClientId> client;
+    std::optional<TenantId> run;
+    bool doomed = false;
+  };
+
+  void accept_some();
+  void accept_without_descriptors();
+  void take(UniqueFd socket);
+  void read_some(SessionId id);
+  void greet(Session& session, const wire::Header* header);
+  void hello(Session& session, const wire::Hello& message);
+  void run_begin(Session& session, const wire::RunBegin& message);
+  Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
+  Result<TenantId> tenant_of(const Session& session);
+  void refuse(Session& session, const std::string& reason);
+  void doom(Session& session);
+  void close(SessionId id);
+  Session* session_of(ClientId client);
+
+  Reactor& reactor_;
+  const Settings& settings_;
+  const Processes& processes_;
+  Log& log_;
+  Broker* broker_ = nullptr;
+  UniqueFd listener_;
+  UniqueFd spare_;  // given up for a moment to take a connection when there are no descriptors
+  SessionId next_session_ = 1;
+  std::map<SessionId, Session> sessions_;
+  std::map<ClientId, SessionId> by_client_;
+  std::map<int, TenantId> runs_;  // by the pid of `nvshare run`
+  std::map<std::uint32_t, int> per_user_;
+  std::deque<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
+  std::vector<SessionId> doomed_;
+};
+
+}  // namespace nvshare::daemon

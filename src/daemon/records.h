@@ -1,0 +1,91 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/units.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "wire/messages.h"
+#include "wire/page.h"
+
+// What the scheduler keeps about those it serves, beside what the core knows.
+namespace nvshare::daemon {
+
+using core::ClientId;
+using core::GpuId;
+using core::TenantId;
+
+using Uuid = std::array<std::uint8_t, 16>;
+
+enum class TenantKind { Run, Container, User };
+std::string_view name_of(TenantKind kind);
+
+// What limits are given to: how it is called and where it comes from.
+struct TenantName {
+  TenantKind kind = TenantKind::User;
+  std::string name;
+  std::uint32_t uid = 0;
+};
+
+struct TenantRecord {
+  TenantId id;
+  TenantName is;
+  core::Limits limits;
+  bool paused = false;
+  bool open = false;  // its run is still connected
+  bool kept = false;  // somebody has set its limits: they are not forgotten
+  std::set<ClientId> clients;
+  Time since{};
+  Time empty_since{};
+  int wanting = 0;       // clients that have work to do
+  Time wanting_since{};  // while there are any
+  Duration wanted{};     // before that
+  // For its share of the last second or so.
+  Duration sampled_used{};
+  Time sampled_at{};
+  std::optional<double> share_percent;
+};
+
+// One grant, as long as it is held.
+struct HeldGrant {
+  std::uint64_t number = 0;
+  Time since{};
+  Duration read{};    // what the client's meter said last
+  Duration billed{};  // of that, after what overlapped with others was shared out
+};
+
+struct ClientRecord {
+  ClientId id;
+  TenantId tenant;
+  GpuId gpu;
+  int pid = 0;
+  std::uint32_t uid = 0;
+  std::string program;
+  wire::Page* page = nullptr;
+  wire::Watch watch = wire::Watch::Metered;
+  std::optional<HeldGrant> grant;
+  bool wants = false;
+  Bytes allocated{};  // what it has
+  Bytes booked{};     // what of it the core counts; less only after the scheduler was away
+  std::optional<Bytes> own_limit;
+  Duration used_before{};  // in earlier grants
+};
+
+struct GpuRecord {
+  GpuId id;
+  Uuid uuid{};
+  std::string name;
+  Bytes total{};
+  std::set<ClientId> clients;
+  std::set<ClientId> holders;  // of a grant
+  Time read_at{};              // when the meters were last read
+  // Measured from outside, where that is possible.
+  std::optional<int> utilisation;
+  std::optional<Bytes> memory_used;
+};
+
+}  // namespace nvshare::daemon

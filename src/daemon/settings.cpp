@@ -1,0 +1,337 @@
+#include "daemon/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <variant>
+
+#include "base/suggest.h"
+#include "config/config_keys.h"
+#include "config/exact_text.h"
+#include "wire/channel.h"
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr int kMostClients = 16384;
+
+// A setting of the scheduler's own: where it is kept and what it may be.
+struct OwnKey {
+  using Member = std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
+                              wire::WhenLost Settings::*, Level Settings::*>;
+  std::string_view name;
+  Member member;
+  int low = 0;  // of a number
+  int high = 0;
+  bool changeable = true;
+  std::string_view help;
+};
+
+constexpr std::array kOwnKeys{
+    OwnKey{"run_directory", &Settings::run_directory, 0, 0, false,
+           "where the scheduler's sockets are"},
+    OwnKey{"when_lost", &Settings::when_lost, 0, 0, true,
+           "what programs do while the scheduler is away"},
+    OwnKey{"log_level", &Settings::log_level, 0, 0, true, "the least that is logged"},
+    OwnKey{"max_clients", &Settings::max_clients, 1, kMostClients, true,
+           "connections of programs, in all"},
+    OwnKey{"max_clients_per_user", &Settings::max_clients_per_user, 1, kMostClients, true,
+           "connections of one user's programs"},
+    OwnKey{"default_cores", &Settings::default_cores, 1, 100, true,
+           "core limit of tenants that come without one, in percent; 100: none"},
+    OwnKey{"default_memory", &Settings::default_memory, 0, 0, true,
+           "memory limit of tenants that come without one; 0: none"},
+    OwnKey{"run_cores_max", &Settings::run_cores_max, 1, 100, true,
+           "the most that `nvshare run` can ask for"},
+    OwnKey{"run_priority_max", &Settings::run_priority_max, core::kLowestPriority,
+           core::kHighestPriority, true, "the highest that `nvshare run` can ask for"},
+    OwnKey{"control_group", &Settings::control_group, 0, 0, false,
+           "the group that may use the control socket, beside root"},
+};
+
+// The names that the requirement has for some of them, and the unit in which those count.
+struct Alias {
+  std::string_view variable;
+  std::string_view name;
+  std::string_view unit;
+};
+constexpr std::array kAliases{
+    Alias{"NVSHARE_RUN_DIR", "run_directory", ""},
+    Alias{"NVSHARE_COMPUTE_WINDOW_MS", "window", "ms"},
+    Alias{"NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", "sample_interval", "ms"},
+    Alias{"NVSHARE_QUOTA_CARRYOVER_PERCENT", "carryover_percent", ""},
+    Alias{"NVSHARE_DROP_TAIL_BILLING_PERCENT", "tail_billing_percent", ""},
+    Alias{"NVSHARE_SWITCH_TIME_MODE", "quantum_mode", ""},
+    Alias{"NVSHARE_SWITCH_TIME_FIXED", "quantum_fixed", "s"},
+    Alias{"NVSHARE_SWITCH_TIME_MULTIPLIER", "quantum_multiplier", ""},
+    Alias{"NVSHARE_MEMORY_RESERVE_PERCENT", "reserve_percent", ""},
+};
+
+std::string own_variable(std::string_view name) {
+  std::string variable = "NVSHARE_";
+  for (const char c : name) variable += static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return variable;
+}
+
+const OwnKey* find_own(std::string_view name) {
+  const auto at = std::find_if(kOwnKeys.begin(), kOwnKeys.end(),
+                               [&](const OwnKey& key) { return key.name == name; });
+  return at == kOwnKeys.end() ? nullptr : &*at;
+}
+
+Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view text) {
+  const auto set = [&](auto member) -> Result<void> {
+    using T = std::remove_reference_t<decltype(settings.*member)>;
+    if constexpr (std::is_same_v<T, int>) {
+      const auto value = parse_integer(text, key.low, key.high);
+      if (!value) return value.error();
+      settings.*member = static_cast<int>(*value);
+    } else if constexpr (std::is_same_v<T, Bytes>) {
+      const auto value = parse_bytes(text);
+      if (!value) return value.error();
+      if (*value > core::kMostMemory) {
+        return Error{"at most " + nvshare::to_text(core::kMostMemory)};
+      }
+      settings.*member = *value;
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (text.empty()) return Error{"must not be empty"};
+      settings.*member = std::string(text);
+    } else if constexpr (std::is_same_v<T, Level>) {
+      const auto level = level_by_name(text);
+      if (!level) return Error{fmt::format("'{}' is not one of debug, info, warning, error", text)};
+      settings.*member = *level;
+    } else {
+      if (text != "run" && text != "wait") {
+        return Error{fmt::format("'{}' is not one of run, wait", text)};
+      }
+      settings.*member = text == "run" ? wire::WhenLost::Run : wire::WhenLost::Wait;
+    }
+    return {};
+  };
+  const auto done = std::visit(set, key.member);
+  if (!done) return done.error().with_context(std::string(key.name));
+  return {};
+}
+
+std::string text_of_own(const Settings& settings, const OwnKey& key) {
+  return std::visit(
+      [&](auto member) -> std::string {
+        using T = std::remove_cvref_t<decltype(settings.*member)>;
+        if constexpr (std::is_same_v<T, int>) return std::to_string(settings.*member);
+        if constexpr (std::is_same_v<T, Bytes>) return config::exact_text(settings.*member);
+        if constexpr (std::is_same_v<T, std::string>) return settings.*member;
+        if constexpr (std::is_same_v<T, Level>) return std::string(name_of(settings.*member));
+        if constexpr (std::is_same_v<T, wire::WhenLost>) {
+          return settings.*member == wire::WhenLost::Run ? "run" : "wait";
+        }
+      },
+      key.member);
+}
+
+std::string range_of_own(const OwnKey& key) {
+  if (std::holds_alternative<int Settings::*>(key.member)) {
+    return fmt::format("{} to {}", key.low, key.high);
+  }
+  if (std::holds_alternative<Bytes Settings::*>(key.member)) {
+    return "0 to " + nvshare::to_text(core::kMostMemory);
+  }
+  if (std::holds_alternative<Level Settings::*>(key.member)) return "debug, info, warning, error";
+  if (std::holds_alternative<wire::WhenLost Settings::*>(key.member)) return "run, wait";
+  return "a text";
+}
+
+std::vector<Setting> make_settings() {
+  std::vector<Setting> all;
+  for (const config::ConfigKey& key : config::config_keys()) {
+    Setting one;
+    one.name = key.name;
+    one.range = config::range_of(key);
+    one.help = key.help;
+    one.quoted = !std::holds_alternative<int core::Config::*>(key.member) &&
+                 !std::holds_alternative<bool core::Config::*>(key.member);
+    one.changeable = key.name != "policy" && key.name != "window";  // as the core says
+    all.push_back(std::move(one));
+  }
+  for (const OwnKey& key : kOwnKeys) {
+    Setting one;
+    one.name = key.name;
+    one.range = range_of_own(key);
+    one.help = key.help;
+    one.quoted = !std::holds_alternative<int Settings::*>(key.member);
+    one.changeable = key.changeable;
+    all.push_back(std::move(one));
+  }
+  for (Setting& one : all) {
+    for (const Alias& alias : kAliases) {
+      if (alias.name == one.name) one.variables.emplace_back(alias.variable);
+    }
+    one.variables.push_back(own_variable(one.name));
+  }
+  return all;
+}
+
+// The text is understood; whether the value is in its range is looked at once all are there, for
+// two settings can bound one another.
+Result<void> assign(Settings& settings, std::string_view name, std::string_view text) {
+  if (const OwnKey* own = find_own(name)) return set_own(settings, *own, text);
+  const config::ConfigKey* key = config::find_config_key(name);
+  if (key == nullptr) {
+    return Error{fmt::format("there is no setting '{}'{}", name, suggest_setting(name))};
+  }
+  return config::set_from_text(settings.core, *key, text);
+}
+
+std::vector<std::string> new_problems(const std::vector<std::string>& before,
+                                      const core::Config& now) {
+  std::vector<std::string> found = core::problems(now);
+  std::erase_if(found, [&](const std::string& one) {
+    return std::find(before.begin(), before.end(), one) != before.end();
+  });
+  return found;
+}
+
+// A value of a file in the words of the environment; nothing for what no setting is.
+std::optional<std::string> as_text(const config::Value& value) {
+  switch (value.kind) {
+    case config::Kind::Text:
+      return value.text;
+    case config::Kind::Integer:
+      return std::to_string(value.integer);
+    case config::Kind::Boolean:
+      return value.boolean ? "true" : "false";
+    default:
+      return std::nullopt;
+  }
+}
+
+// A message begins with the name of its setting; a file's problem has it already.
+std::string without_name(std::string_view message, std::string_view name) {
+  if (message.substr(0, name.size()) == name && message.substr(name.size(), 2) == ": ") {
+    message.remove_prefix(name.size() + 2);
+  }
+  return std::string(message);
+}
+
+void load_file(std::string_view text, const std::string& name, Loaded& loaded) {
+  const auto document = config::parse_toml(text, name);
+  if (!document) {
+    loaded.problems.push_back(document.error().message);
+    return;
+  }
+  config::Problems problems(name);
+  config::TableReader table(*document, "", problems);
+  for (const Setting& setting : all_settings()) {
+    const config::Value* value = table.find(setting.name);
+    if (value == nullptr) continue;
+    const auto given = as_text(*value);
+    if (!given) {
+      table.problem(setting.name,
+                    fmt::format("is {}, not {}", config::name_of(value->kind), setting.range));
+      continue;
+    }
+    const auto set = assign(loaded.settings, setting.name, *given);
+    if (!set) table.problem(setting.name, without_name(set.error().message, setting.name));
+  }
+  for (const std::string& problem : core::problems(loaded.settings.core)) {
+    const std::string key = problem.substr(0, problem.find(':'));
+    table.problem(key, without_name(problem, key));
+  }
+  table.finish();
+  for (std::string& line : problems.lines()) loaded.problems.push_back(std::move(line));
+}
+
+void load_environment(const Environment& environment, Loaded& loaded) {
+  const auto before = core::problems(loaded.settings.core);
+  for (const Setting& setting : all_settings()) {
+    for (const std::string& variable : setting.variables) {
+      const char* value = environment(variable.c_str());
+      if (value == nullptr || *value == 0) continue;
+      std::string text = value;
+      for (const Alias& alias : kAliases) {
+        if (alias.variable == variable) text += alias.unit;
+      }
+      const auto set = assign(loaded.settings, setting.name, text);
+      if (set) continue;
+      loaded.problems.push_back(
+          fmt::format("{}: {}", variable, without_name(set.error().message, setting.name)));
+    }
+  }
+  for (const std::string& problem : new_problems(before, loaded.settings.core)) {
+    loaded.problems.push_back(problem + " (from the environment)");
+  }
+}
+
+}  // namespace
+
+Settings::Settings() : run_directory(wire::kSystemRunDirectory) {}
+
+core::Limits Settings::default_limits() const {
+  core::Limits limits;
+  limits.core_percent = default_cores;
+  if (default_memory.count > 0) limits.memory = default_memory;
+  return limits;
+}
+
+const std::vector<Setting>& all_settings() {
+  static const std::vector<Setting> all = make_settings();
+  return all;
+}
+
+const Setting* find_setting(std::string_view name) {
+  for (const Setting& one : all_settings()) {
+    if (one.name == name) return &one;
+  }
+  return nullptr;
+}
+
+std::string suggest_setting(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Setting& one : all_settings()) names.push_back(one.name);
+  return did_you_mean(name, names);
+}
+
+Result<void> set_setting(Settings& settings, std::string_view name, std::string_view text) {
+  Settings changed = settings;
+  if (const auto set = assign(changed, name, text); !set) return set;
+  const auto problems = new_problems(core::problems(settings.core), changed.core);
+  if (!problems.empty()) return Error{problems.front()};
+  settings = changed;
+  return {};
+}
+
+std::string text_of(const Settings& settings, std::string_view name) {
+  if (const OwnKey* own = find_own(name)) return text_of_own(settings, *own);
+  const config::ConfigKey* key = config::find_config_key(name);
+  return key == nullptr ? "" : config::text_of(settings.core, *key);
+}
+
+Loaded load_settings(std::optional<std::string_view> file, const std::string& file_name,
+                     const Environment& environment) {
+  Loaded loaded;
+  if (file) load_file(*file, file_name, loaded);
+  load_environment(environment, loaded);
+  return loaded;
+}
+
+std::string to_file(const Settings& settings) {
+  std::string text = "# Settings of nvshare-scheduler.\n";
+  for (const Setting& one : all_settings()) {
+    const std::string value = text_of(settings, one.name);
+    text += fmt::format("\n# {} ({})\n", one.help, one.range);
+    if (one.quoted) {
+      std::string escaped;
+      for (const char c : value) {
+        if (c == '"' || c == '\\') escaped += '\\';
+        escaped += c;
+      }
+      text += fmt::format("{} = \"{}\"\n", one.name, escaped);
+    } else {
+      text += fmt::format("{} = {}\n", one.name, value);
+    }
+  }
+  return text;
+}
+
+}  // namespace nvshare::daemon

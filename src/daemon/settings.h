@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "core/config.h"
+#include "core/event.h"
+#include "daemon/log.h"
+#include "wire/messages.h"
+
+namespace nvshare::daemon {
+
+struct Settings {
+  core::Config core;
+  std::string run_directory;
+  wire::WhenLost when_lost = wire::WhenLost::Run;
+  Level log_level = Level::Info;
+  int max_clients = 1024;
+  int max_clients_per_user = 256;
+  int default_cores = core::kNoCoreLimit;
+  Bytes default_memory{0};  // 0: no limit
+  int run_cores_max = core::kNoCoreLimit;
+  int run_priority_max = core::kHighestPriority;
+  std::string control_group = "nvshare";
+
+  Settings();
+  // Of a tenant that comes without a run.
+  core::Limits default_limits() const;
+};
+
+// One setting, of the core or of the scheduler's own: all that there is to know about it.
+struct Setting {
+  std::string name;
+  std::vector<std::string> variables;  // of the environment; later ones win
+  std::string range;
+  std::string help;
+  bool quoted = true;      // as a text in a file; numbers and truth values are not
+  bool changeable = true;  // while the scheduler runs
+};
+
+// The one list of them.
+const std::vector<Setting>& all_settings();
+const Setting* find_setting(std::string_view name);
+// "; did you mean 'turn'?" for a name that is none.
+std::string suggest_setting(std::string_view name);
+
+// From the text that files, the environment and `nvshare config` have; checks the range too. After
+// an error nothing has changed.
+Result<void> set_setting(Settings& settings, std::string_view name, std::string_view text);
+// As set_setting() takes it.
+std::string text_of(const Settings& settings, std::string_view name);
+
+using Environment = std::function<const char*(const char* variable)>;
+
+// The settings from a file's text (none: nullopt) and then the environment; every problem, one line
+// each, when there are any.
+struct Loaded {
+  Settings settings;
+  std::vector<std::string> problems;
+};
+Loaded load_settings(std::optional<std::string_view> file, const std::string& file_name,
+                     const Environment& environment);
+
+// A file that load_settings() takes, with a comment for each setting.
+std::string to_file(const Settings& settings);
+
+}  // namespace nvshare::daemon
