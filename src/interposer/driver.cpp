@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "interposer/bodies.h"
 #include "interposer/elf.h"
 #include "interposer/roads.h"
 #include "interposer/sys.h"
@@ -41,8 +42,6 @@ void* open_quietly(const char* path, int mode) {
 }
 
 void take_functions(const Object& object) {
-  // A program may close the library again, but our pointers remain.
-  open_quietly(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   for (const Function& row : kFunctions) {
     void* found = object.function(row.symbol);
     __atomic_store_n(&g_driver[static_cast<unsigned>(row.id)], found == nullptr ? missing() : found,
@@ -58,6 +57,14 @@ bool find_loaded_driver(Object& object) {
     object = one;
     return true;
   });
+}
+
+// The driver in g_driver, unless it was closed since (and perhaps another one loaded to its place).
+bool find_present_driver(Object& object) {
+  const uintptr_t base = g_driver_base.load(std::memory_order_acquire);
+  void* const init = g_driver[static_cast<unsigned>(FunctionId::cuInit)];
+  return base != 0 && find_object(init, object) && object.base == base && is_driver(object) &&
+         object.function("cuInit") == init;
 }
 
 // Whether there is a driver, looking for one.
@@ -100,15 +107,25 @@ bool is_driver(const Object& object) {
 }
 
 bool use_driver(const Object& object) {
-  const uintptr_t base = g_driver_base.load(std::memory_order_acquire);
-  if (base == object.base) return true;
-  if (base != 0) {
+  Object present;
+  if (find_present_driver(present)) {
+    if (present.base == object.base) return true;
     // Of two drivers that are only looked at, the last one is meant; one that works is kept.
     int count = 0;
     if (real<FunctionId::cuDeviceGetCount>(&count) == CUDA_SUCCESS) return false;
   }
   take_functions(object);
   return true;
+}
+
+CUresult own::cuInit(unsigned flags) {
+  const CUresult result = real<FunctionId::cuInit>(flags);
+  Object present;
+  if (result == CUDA_SUCCESS && find_present_driver(present)) {
+    // A program may close its driver again, but we go on calling it.
+    open_quietly(present.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+  return result;
 }
 
 }  // namespace nvshare::interposer

@@ -27,8 +27,8 @@ bool driver_has(FunctionId id);
 // Whether this is a CUDA driver: libcuda.so.1, whatever its file is called.
 bool is_driver(const Object& object);
 
-// The driver's functions are those of this library from now on, and it stays loaded. False when
-// they come from another one that is in use already.
+// The driver's functions are those of this library from now on. False when they come from another
+// one that is in use already.
 bool use_driver(const Object& object);
 
 }  // namespace nvshare::interposer

@@ -86,6 +86,16 @@ const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
   return nullptr;
 }
 
+bool lies_in(const ElfW(Phdr) * headers, unsigned count, uintptr_t base, const void* address) {
+  const auto where = reinterpret_cast<uintptr_t>(address);
+  for (unsigned i = 0; i < count; ++i) {
+    if (headers[i].p_type != PT_LOAD) continue;
+    const uintptr_t begin = base + headers[i].p_vaddr;
+    if (where >= begin && where - begin < headers[i].p_memsz) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Object look_at(const dl_phdr_info& info) {
@@ -120,6 +130,22 @@ Object look_at(const dl_phdr_info& info) {
         named = true;
         name = entry->d_un.d_val;
         break;
+      case DT_JMPREL:
+        object.relocations[0] = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_PLTRELSZ:
+        object.relocation_counts[0] = entry->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      case DT_RELA:
+        object.relocations[1] = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_RELASZ:
+        object.relocation_counts[1] = entry->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      case DT_RPATH:
+      case DT_RUNPATH:
+        object.has_search_path = true;
+        break;
     }
   }
   if (named && object.strings != nullptr) object.soname = object.strings + name;
@@ -127,14 +153,7 @@ Object look_at(const dl_phdr_info& info) {
 }
 
 bool Object::contains(const void* address) const {
-  const auto where = reinterpret_cast<uintptr_t>(address);
-  for (unsigned i = 0; i < header_count; ++i) {
-    const ElfW(Phdr)& segment = headers[i];
-    if (segment.p_type != PT_LOAD) continue;
-    const uintptr_t begin = base + segment.p_vaddr;
-    if (where >= begin && where - begin < segment.p_memsz) return true;
-  }
-  return false;
+  return lies_in(headers, header_count, base, address);
 }
 
 void* Object::function(const char* symbol) const {
@@ -149,11 +168,18 @@ void* Object::function(const char* symbol) const {
 }
 
 bool find_object(const void* address, Object& object) {
-  return visit_objects([&](const Object& one) {
-    if (!one.contains(address)) return false;
-    object = one;
-    return true;
-  });
+  struct Search {
+    const void* address;
+    Object& object;
+  } search{address, object};
+  // Most objects need no closer look.
+  auto callback = [](dl_phdr_info* info, size_t, void* given) -> int {
+    const auto& wanted = *static_cast<Search*>(given);
+    if (!lies_in(info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr, wanted.address)) return 0;
+    wanted.object = look_at(*info);
+    return 1;
+  };
+  return dl_iterate_phdr(callback, &search) != 0;
 }
 
 bool find_object_named(const char* soname, Object& object) {

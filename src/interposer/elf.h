@@ -21,6 +21,10 @@ struct Object {
   const uint16_t* versions;  // null when it has none
   const uint32_t* gnu_hash;  // one of the two, or neither
   const uint32_t* sysv_hash;
+  // What it takes from others: relocations of functions called, and all others.
+  const ElfW(Rela) * relocations[2];
+  size_t relocation_counts[2];
+  bool has_search_path;  // a list of folders of its own for the libraries that it opens
 
   bool contains(const void* address) const;
   // Where it defines this function (for symbols with several versions, the default one); null when

@@ -108,6 +108,9 @@ constexpr unsigned kMappedLater = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MA
 // Their depth counts layers, which are not halved from level to level.
 constexpr unsigned kLayers = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP;
 
+// Far beyond what any device takes.
+constexpr size_t kMostExtent = size_t{1} << 24;
+
 size_t larger(size_t a, size_t b) {
   return a > b ? a : b;
 }
@@ -120,6 +123,7 @@ size_t halved(size_t extent) {
 
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
   if ((shape.Flags & kMappedLater) != 0 || shape.Width == 0) return 0;
+  if (larger(shape.Width, larger(shape.Height, shape.Depth)) > kMostExtent) return kMostBytes;
   const Layout layout = layout_of(shape.Format);
   uint64_t width = shape.Width;
   uint64_t height = larger(shape.Height, 1);

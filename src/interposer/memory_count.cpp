@@ -1,6 +1,7 @@
 #include "interposer/memory_count.h"
 
 #include "interposer/memory.h"
+#include "interposer/memory_graph.h"
 
 namespace nvshare::interposer {
 
@@ -21,6 +22,7 @@ void memory_reset_after_fork() {
   g_books.physicals.forget();
   g_books.handles.forget();
   g_books.mappings.forget();
+  forget_left_after_fork();
   g_books.pools.forget();
   g_books.attachments.forget();
 }
@@ -81,11 +83,31 @@ void Charge::keep(Key key, Lifetime lifetime) {
   if (was_there) memory_freed(*replaced.gate, replaced.bytes);
 }
 
+void Charge::add_to(Key key, Lifetime lifetime) {
+  if (gate_ == nullptr) return;
+  {
+    const Lock lock(g_books.mutex);
+    if (Record* known = g_books.records.find(key.number, key.tag())) {
+      known->bytes += bytes_;
+      g_books.records.unhold();
+      gate_ = nullptr;
+      return;
+    }
+  }
+  keep(key, lifetime);
+}
+
 void Charge::keep_unrecorded() {
   if (gate_ == nullptr) return;
   const Lock lock(g_books.mutex);
   g_books.records.unhold();
   gate_ = nullptr;
+}
+
+uint64_t counted(Key key) {
+  const Lock lock(g_books.mutex);
+  const Record* found = g_books.records.find(key.number, key.tag());
+  return found == nullptr ? 0 : found->bytes;
 }
 
 void uncount(Key key, Serial before) {
@@ -118,6 +140,13 @@ void uncount_context(CUcontext context, Serial before) {
     if (gate == nullptr) return;
     memory_freed(*gate, bytes);
   }
+}
+
+bool stream_is_capturing(CUstream stream, bool per_thread) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = per_thread ? real<FunctionId::cuStreamIsCapturing_ptsz>(stream, &status)
+                                     : real<FunctionId::cuStreamIsCapturing>(stream, &status);
+  return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 void uncount_unknown(Lifetime lifetime) {

@@ -55,6 +55,15 @@ struct Mapping {
   Serial serial;
 };
 
+// Memory that an executable graph allocates and leaves, or frees for another: memory_graph.h.
+struct Left {
+  uint64_t exec;
+  uint64_t bytes;
+  int device;
+  bool live;
+  Serial serial;
+};
+
 // All that is known about memory in this process.
 struct Books {
   Mutex mutex;
@@ -63,6 +72,7 @@ struct Books {
   Table<Physical> physicals;
   Table<Handle> handles;
   Table<Mapping> mappings;      // by address
+  Table<Left> left;             // by address
   Table<CUmemLocation> pools;   // where a pool's memory is
   Table<uint64_t> attachments;  // of contexts, beside the first
 };
@@ -101,6 +111,8 @@ class Charge {
   bool correct(uint64_t bytes);
   // The driver has given it: it is counted until the record goes.
   void keep(Key key, Lifetime lifetime);
+  // The same, as a part of what is recorded there already, if anything is.
+  void add_to(Key key, Lifetime lifetime);
   // The same for memory that is recorded elsewhere.
   void keep_unrecorded();
 
@@ -109,6 +121,9 @@ class Charge {
   uint64_t bytes_ = 0;
   bool refused_ = false;
 };
+
+// How much is counted there; 0 when nothing is.
+uint64_t counted(Key key);
 
 // The driver has freed what `key` stood for at the time of the mark.
 void uncount(Key key, Serial before);
@@ -119,5 +134,8 @@ void uncount_context(CUcontext context, Serial before);
 // Asks the driver which of the addresses with this lifetime it still knows, and stops counting
 // those that it does not. For the few moments at which memory goes without having been freed.
 void uncount_unknown(Lifetime lifetime);
+
+// Whether what is put into the stream is recorded instead of done. Does no harm to a capture.
+bool stream_is_capturing(CUstream stream, bool per_thread);
 
 }  // namespace nvshare::interposer

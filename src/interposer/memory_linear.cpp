@@ -1,5 +1,6 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
+#include "interposer/memory_graph.h"
 
 // Plain, pitched and managed memory. Arguments that the driver refuses anyway go to it unasked, so
 // that its answer is the one without us.
@@ -47,7 +48,9 @@ template <FunctionId kFunction, typename Address>
 CUresult release(Address address) {
   const Serial before = mark();
   const CUresult result = real<kFunction>(address);
-  if (result == CUDA_SUCCESS) uncount({Space::kAddress, address}, before);
+  if (result != CUDA_SUCCESS) return result;
+  uncount({Space::kAddress, address}, before);
+  left_freed(address);
   return result;
 }
 

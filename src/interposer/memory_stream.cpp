@@ -1,5 +1,6 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
+#include "interposer/memory_graph.h"
 
 // Memory in stream order, and the pools it comes from. In a stream that is being captured, an
 // allocation is a node of a graph and counts with that (memory_graph.cpp), and a free is one too.
@@ -7,13 +8,6 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr uint32_t kPlainTag = 0;
-
-bool is_capturing(CUstream stream, bool per_thread) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = per_thread ? real<FunctionId::cuStreamIsCapturing_ptsz>(stream, &status)
-                                     : real<FunctionId::cuStreamIsCapturing>(stream, &status);
-  return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 // The device whose pool cuMemAllocAsync takes from is the stream's.
 Gate* gate_of_stream(CUstream stream) {
@@ -60,10 +54,17 @@ CUresult allocate(Gate* gate, CUdeviceptr* address, size_t bytes, Call call) {
   return result;
 }
 
+// Whether an allocation in the stream is a node of a graph.
+bool becomes_node(CUstream stream, bool per_thread) {
+  if (!stream_is_capturing(stream, per_thread)) return false;
+  g_graph_memory.store(true, std::memory_order_relaxed);
+  return true;
+}
+
 template <FunctionId kFunction>
 CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread) {
   const auto call = [&] { return real<kFunction>(address, bytes, stream); };
-  if (address == nullptr || bytes == 0 || is_capturing(stream, per_thread)) return call();
+  if (address == nullptr || bytes == 0 || becomes_node(stream, per_thread)) return call();
   return allocate(gate_of_stream(stream), address, bytes, call);
 }
 
@@ -71,17 +72,19 @@ template <FunctionId kFunction>
 CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,
                             bool per_thread) {
   const auto call = [&] { return real<kFunction>(address, bytes, pool, stream); };
-  if (address == nullptr || bytes == 0 || is_capturing(stream, per_thread)) return call();
+  if (address == nullptr || bytes == 0 || becomes_node(stream, per_thread)) return call();
   return allocate(gate_of_pool(pool), address, bytes, call);
 }
 
 // Counted as free from the call on, as the pool may hand it out again in stream order.
 template <FunctionId kFunction>
 CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
-  const bool capturing = is_capturing(stream, per_thread);
+  const bool capturing = stream_is_capturing(stream, per_thread);
   const Serial before = mark();
   const CUresult result = real<kFunction>(address, stream);
-  if (result == CUDA_SUCCESS && !capturing) uncount({Space::kAddress, address}, before);
+  if (result != CUDA_SUCCESS || capturing) return result;
+  uncount({Space::kAddress, address}, before);
+  left_freed(address);
   return result;
 }
 

@@ -67,6 +67,11 @@ class Table {
 
   size_t size() const { return count_; }
 
+  void clear() {
+    if (slots_ != nullptr) unmap_memory(slots_, capacity_ * sizeof(Slot));
+    forget();
+  }
+
   // Without unmapping: whoever changed it when the process was forked is not here to finish.
   void forget() { *this = Table(); }
 

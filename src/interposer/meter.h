@@ -20,12 +20,14 @@ class Meter {
     busy_ = true;
     busy_since_ = now;
   }
-  // Everything that was submitted is done, since `at`.
-  void idle(uint64_t at) {
+  // Everything that was submitted is done; that was seen at `at`. `measured` is how long it took by
+  // the GPU's own clock, 0 when that is not known: a busy machine sees things late.
+  void idle(uint64_t at, uint64_t measured = 0) {
     if (!busy_) return;
     busy_ = false;
-    if (at > busy_since_) used_ += at - busy_since_;
     idle_since_ = at > busy_since_ ? at : busy_since_;
+    const uint64_t seen = idle_since_ - busy_since_;
+    used_ += measured != 0 && measured < seen ? measured : seen;
   }
   bool busy() const { return busy_; }
   uint64_t idle_since() const { return idle_since_; }
@@ -40,32 +42,38 @@ class Meter {
   uint64_t used_ = 0;
 };
 
-// How many launches there may be between two markers in a stream, so that the markers that are not
-// done yet (at most `depth()`) stand for about kBound of GPU time, whatever a kernel takes.
-class Stride {
+// How many launches of a stream may be in flight, so that they stand for about kBound of GPU time,
+// whatever a kernel takes. Learns from how long markers take.
+class Window {
  public:
   static constexpr uint64_t kBound = 2'000'000;  // nanoseconds
-  static constexpr uint32_t kMost = 256;
-  static constexpr uint32_t kDeepest = 4;
+  static constexpr uint32_t kFewest = 2;         // keep the GPU busy, however long a kernel is
+  static constexpr uint32_t kMost = 1024;
+  static constexpr uint32_t kMarkers = 16;  // that may be outstanding
 
-  uint32_t launches() const { return launches_; }
-  // How many markers may be outstanding. Two keep the GPU busy when each stands for long.
-  uint32_t depth() const { return long_kernels_ ? 2 : kDeepest; }
+  // How many launches there are between two markers, and how many markers are outstanding when the
+  // window is full. Single launches are let out while there are enough markers for that, so that a
+  // few short kernels behind a long one do not leave the GPU without work.
+  uint32_t stride() const { return launches_ <= kMarkers ? 1 : launches_ / (kMarkers / 2); }
+  uint32_t markers() const { return launches_ <= kMarkers ? launches_ : kMarkers / 2; }
 
-  // The oldest marker was done `age` after it was placed, with `depth()` markers outstanding.
+  // The oldest marker was done `age` after it was placed, with the window full.
   void learn(uint64_t age) {
-    if (age > kBound) {
-      long_kernels_ = launches_ == 1 && age > 2 * kBound;
-      if (launches_ > 1) launches_ /= 2;
+    if (age > 2 * kBound) {
+      launches_ /= 2;
+    } else if (age > kBound) {
+      launches_ -= launches_ / 8 + 1;
     } else if (age < kBound / 4) {
-      long_kernels_ = false;
-      if (launches_ < kMost) launches_ *= 2;
+      launches_ *= 2;
+    } else if (age < kBound / 2) {
+      launches_ += launches_ / 8 + 1;
     }
+    if (launches_ < kFewest) launches_ = kFewest;
+    if (launches_ > kMost) launches_ = kMost;
   }
 
  private:
-  uint32_t launches_ = 1;
-  bool long_kernels_ = false;
+  uint32_t launches_ = 4;
 };
 
 }  // namespace nvshare::interposer

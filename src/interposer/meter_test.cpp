@@ -32,6 +32,17 @@ TEST(Meter, AnEndBeforeItsBeginningCountsNothing) {
   EXPECT_FALSE(meter.busy());
 }
 
+TEST(Meter, TheGpusOwnClockIsBelievedWhenItSaysLess) {
+  Meter meter;
+  meter.begin(0);
+  meter.submitted(1000);
+  meter.idle(5000, 3000);
+  EXPECT_EQ(meter.used(9000), 3000u);
+  meter.submitted(10'000);
+  meter.idle(11'000, 3000);  // never more than the time there was
+  EXPECT_EQ(meter.used(20'000), 4000u);
+}
+
 TEST(Meter, AGrantBeginsWithNothingUsed) {
   Meter meter;
   meter.begin(0);
@@ -41,31 +52,46 @@ TEST(Meter, AGrantBeginsWithNothingUsed) {
   EXPECT_EQ(meter.used(5000), 0u);
 }
 
-// In flight: depth() markers of launches() each. Plays a stream that is always full.
-uint64_t in_flight_after(uint64_t kernel, int rounds) {
-  Stride stride;
-  for (int i = 0; i < rounds; ++i) stride.learn(stride.launches() * stride.depth() * kernel);
-  return stride.launches() * stride.depth() * kernel;
+// Plays a stream whose window is always full, and says how much is in flight in the end.
+uint64_t in_flight(Window& window, uint64_t kernel, int rounds = 100) {
+  const auto full = [&] { return window.stride() * window.markers() * kernel; };
+  for (int i = 0; i < rounds; ++i) window.learn(full());
+  return full();
 }
 
-TEST(Stride, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
-  for (const uint64_t kernel : {1'000u, 8'000u, 20'000u, 100'000u, 300'000u}) {
-    const uint64_t in_flight = in_flight_after(kernel, 50);
-    EXPECT_LE(in_flight, Stride::kBound) << kernel;
-    EXPECT_GE(in_flight, Stride::kBound / 4) << kernel;
+TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
+  for (const uint64_t kernel : {1'000u, 8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
+    Window window;
+    const uint64_t time = in_flight(window, kernel);
+    EXPECT_LE(time, Window::kBound) << kernel;
+    EXPECT_GE(time, Window::kBound / 4) << kernel;
   }
-  // The shortest reach the most launches there may be, the longest two markers.
-  EXPECT_EQ(in_flight_after(100, 50), Stride::kMost * Stride::kDeepest * 100u);
-  EXPECT_EQ(in_flight_after(200'000'000, 50), 2 * 200'000'000u);
+  // The shortest reach the most launches there may be, the longest the fewest.
+  Window shortest;
+  EXPECT_EQ(in_flight(shortest, 100), Window::kMost * 100u);
+  Window longest;
+  EXPECT_EQ(in_flight(longest, 200'000'000), Window::kFewest * 200'000'000u);
 }
 
-TEST(Stride, ComesBackFromLongKernels) {
-  Stride stride;
-  for (int i = 0; i < 10; ++i) stride.learn(800'000'000);
-  EXPECT_EQ(stride.depth(), 2u);
-  for (int i = 0; i < 20; ++i) stride.learn(stride.launches() * stride.depth() * 10'000);
-  EXPECT_EQ(stride.depth(), Stride::kDeepest);
-  EXPECT_GE(stride.launches(), 16u);
+TEST(Window, FollowsWhenKernelsChange) {
+  Window window;
+  in_flight(window, 200'000'000);
+  EXPECT_GE(in_flight(window, 10'000), Window::kBound / 4);
+  EXPECT_EQ(in_flight(window, 5'000'000), Window::kFewest * 5'000'000u);
+}
+
+// A marker behind each launch costs little when launches are few; many are marked in strides.
+TEST(Window, NeverNeedsMoreMarkersThanThereAre) {
+  Window window;
+  for (const uint64_t age :
+       {0ull, 1'000'000ull, 700'000ull, 3'000'000ull, 0ull, 0ull, 1'500'000ull}) {
+    for (int i = 0; i < 7; ++i) {
+      window.learn(age);
+      EXPECT_LE(window.markers(), Window::kMarkers);
+      EXPECT_GE(window.markers(), Window::kFewest);
+      EXPECT_GE(window.stride(), 1u);
+    }
+  }
 }
 
 TEST(LimitText, AsTheRestOfTheProductReadsSizes) {

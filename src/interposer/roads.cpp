@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "interposer/bodies.h"
+#include "interposer/deepbind.h"
 #include "interposer/driver.h"
 #include "interposer/elf.h"
 #include "interposer/hooks.h"
@@ -21,13 +21,22 @@ struct Call {
   const char* version;
 };
 
-// What to do about a call: the function to jump to with the arguments in `call`, or null when
-// call.handle is the answer. Jumped to and not called, for the C library looks at who called.
+// A call of dlopen.
+struct OpenCall {
+  const void* file;  // or the answer
+  uintptr_t mode;
+  uintptr_t unused;
+};
+
+// What to do about a call: the function to jump to with the arguments in `call`, or null when its
+// first word is the answer. Jumped to and not called, for the C library looks at who called.
 extern "C" {
 void* nvshare_route_dlsym(Call* call, const void* caller);
 void* nvshare_route_dlvsym(Call* call, const void* caller);
+void* nvshare_route_dlopen(OpenCall* call, const void* caller);
 void nvshare_dlsym() __asm__("dlsym");
 void nvshare_dlvsym() __asm__("dlvsym");
+void nvshare_dlopen() __asm__("dlopen");
 }
 
 #if defined(__x86_64__)
@@ -106,6 +115,7 @@ void nvshare_dlvsym() __asm__("dlvsym");
 
 NVSHARE_ROAD("dlsym", "nvshare_route_dlsym");
 NVSHARE_ROAD("dlvsym", "nvshare_route_dlvsym");
+NVSHARE_ROAD("dlopen", "nvshare_route_dlopen");
 
 namespace {
 
@@ -113,15 +123,16 @@ namespace {
 constexpr const char* kNoVersion = "libcuda.so.1";
 
 struct RoadName {
-  Road road;
   const char* symbol;
-  void (*ours)();  // null when programs call the C library's
+  void (*ours)();
 };
+// Indexed by Road.
 constexpr RoadName kRoads[] = {
-    {Road::Sym, "dlsym", nvshare_dlsym},
-    {Road::Vsym, "dlvsym", nvshare_dlvsym},
-    {Road::Open, "dlopen", nullptr},
+    {"dlsym", nvshare_dlsym},
+    {"dlvsym", nvshare_dlvsym},
+    {"dlopen", nvshare_dlopen},
 };
+constexpr Road kAllRoads[] = {Road::Sym, Road::Vsym, Road::Open};
 
 bool is_relative(const void* handle) {
   return handle == RTLD_DEFAULT || handle == RTLD_NEXT;
@@ -133,17 +144,15 @@ bool is_ours(const Object& object) {
 
 // What somebody who asks for a road gets instead of `found`: the C library's way past us is ours.
 void* instead_of_road(void* found) {
-  for (const RoadName& one : kRoads) {
-    if (one.ours != nullptr && found == real_road(one.road)) {
-      return reinterpret_cast<void*>(one.ours);
-    }
+  for (const Road road : kAllRoads) {
+    if (found == real_road(road)) return our_road(road);
   }
   return found;
 }
 
 bool is_road(const char* symbol) {
-  for (const RoadName& one : kRoads) {
-    if (one.ours != nullptr && strcmp(symbol, one.symbol) == 0) return true;
+  for (const Road road : kAllRoads) {
+    if (strcmp(symbol, road_name(road)) == 0) return true;
   }
   return false;
 }
@@ -243,59 +252,40 @@ void* nvshare_route_dlvsym(Call* call, const void* caller) {
   return instead == found ? next : answer(*call, instead);
 }
 
+void* nvshare_route_dlopen(OpenCall* call, const void* caller) {
+  void* next = real_road(Road::Open);
+  if (next == nullptr) {
+    call->file = nullptr;
+    return nullptr;
+  }
+  const auto* file = static_cast<const char*>(call->file);
+  const auto mode = static_cast<int>(call->mode);
+  if ((mode & RTLD_DEEPBIND) == 0 || file == nullptr) return next;
+  if (!is_found_alike(file, caller)) {
+    log("%s is opened with RTLD_DEEPBIND and may pass us by", file);
+    return next;
+  }
+  call->file = open_deep(file, mode);
+  return nullptr;
+}
+
+const char* road_name(Road road) {
+  return kRoads[static_cast<unsigned>(road)].symbol;
+}
+
+void* our_road(Road road) {
+  return reinterpret_cast<void*>(kRoads[static_cast<unsigned>(road)].ours);
+}
+
 void* real_road(Road road) {
   static std::atomic<void*> known[sizeof kRoads / sizeof *kRoads];
   std::atomic<void*>& one = known[static_cast<unsigned>(road)];
   void* found = one.load(std::memory_order_relaxed);
   if (found == nullptr) {
-    found = libc_function(kRoads[static_cast<unsigned>(road)].symbol);
+    found = libc_function(road_name(road));
     one.store(found, std::memory_order_relaxed);
   }
   return found;
 }
 
-namespace own {
-
-namespace {
-
-// The row that the driver's answer to a question is; null when the table does not have it.
-const Function* row_of(const void* found, const char* name, int version, uint64_t flags) {
-  const Function* likely = cuda::find(name, version, flags).function;
-  const auto is_it = [found](const Function& row) {
-    return g_driver[static_cast<unsigned>(row.id)] == found;
-  };
-  if (likely != nullptr && is_it(*likely)) return likely;
-  for (const Function& row : kFunctions) {
-    if (is_it(row)) return &row;
-  }
-  return nullptr;
-}
-
-void replace(void** function, const char* name, int version, uint64_t flags) {
-  if (*function == nullptr) return;
-  const Function* row = row_of(*function, name, version, flags);
-  if (row != nullptr) {
-    *function = hook(row->id);
-  } else {
-    log("%s (CUDA %d): a function that is not known here", name, version);
-  }
-}
-
-}  // namespace
-
-CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, uint64_t flags) {
-  const CUresult result = real<FunctionId::cuGetProcAddress>(symbol, function, cuda_version, flags);
-  if (result == CUDA_SUCCESS) replace(function, symbol, cuda_version, flags);
-  return result;
-}
-
-CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, uint64_t flags,
-                             CUdriverProcAddressQueryResult* symbol_status) {
-  const CUresult result =
-      real<FunctionId::cuGetProcAddress_v2>(symbol, function, cuda_version, flags, symbol_status);
-  if (result == CUDA_SUCCESS) replace(function, symbol, cuda_version, flags);
-  return result;
-}
-
-}  // namespace own
 }  // namespace nvshare::interposer
