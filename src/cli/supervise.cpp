@@ -86,7 +86,7 @@ pid_t start(const Launch& launch, const Signals& before) {
 }
 
 // Stops this process as the program was stopped, so that a shell sees its job stop. Comes back when
-// somebody continues it; SIGCONT, which then waits to be read, is passed on like any other.
+// somebody continues it.
 void stop_too(int signal) {
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
@@ -95,6 +95,11 @@ void stop_too(int signal) {
   ::raise(signal);
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  // What continued it is done with.
+  const sigset_t continued = only(SIGCONT);
+  const timespec at_once{0, 0};
+  while (::sigtimedwait(&continued, nullptr, &at_once) == SIGCONT) {
+  }
 }
 
 class Supervisor {
@@ -139,13 +144,28 @@ class Supervisor {
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
       if (pid != child_) continue;  // somebody that the program left behind
       if (WIFSTOPPED(status)) {
-        stop_too(WSTOPSIG(status));
+        stop_until_continued(status);
       } else {
-        status_ = status;
-        ended_ = true;
-        return;
+        end(status);
       }
+      if (ended_) return;
     }
+  }
+
+  void end(int status) {
+    status_ = status;
+    ended_ = true;
+  }
+
+  // A shell continues the whole group; whoever continues this process alone means the program too.
+  void stop_until_continued(int status) {
+    while (WIFSTOPPED(status)) {
+      stop_too(WSTOPSIG(status));
+      const pid_t pid = ::waitpid(child_, &status, WNOHANG | WUNTRACED | WCONTINUED);
+      if (pid == 0) ::kill(child_, SIGCONT);
+      if (pid <= 0 || WIFCONTINUED(status)) return;
+    }
+    end(status);
   }
 
   void read_connection() {

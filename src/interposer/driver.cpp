@@ -59,16 +59,12 @@ bool find_loaded_driver(Object& object) {
   });
 }
 
-// The driver in g_driver, unless it was closed since (and another one loaded to the same place).
+// The driver in g_driver, unless it was closed since (and perhaps another one loaded to its place).
 bool find_present_driver(Object& object) {
   const uintptr_t base = g_driver_base.load(std::memory_order_acquire);
-  if (base == 0) return false;
-  return visit_objects([&](const Object& one) {
-    if (one.base != base || !is_driver(one)) return false;
-    if (one.function("cuInit") != g_driver[static_cast<unsigned>(FunctionId::cuInit)]) return false;
-    object = one;
-    return true;
-  });
+  void* const init = g_driver[static_cast<unsigned>(FunctionId::cuInit)];
+  return base != 0 && find_object(init, object) && object.base == base && is_driver(object) &&
+         object.function("cuInit") == init;
 }
 
 // Whether there is a driver, looking for one.

@@ -86,6 +86,16 @@ const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
   return nullptr;
 }
 
+bool lies_in(const ElfW(Phdr) * headers, unsigned count, uintptr_t base, const void* address) {
+  const auto where = reinterpret_cast<uintptr_t>(address);
+  for (unsigned i = 0; i < count; ++i) {
+    if (headers[i].p_type != PT_LOAD) continue;
+    const uintptr_t begin = base + headers[i].p_vaddr;
+    if (where >= begin && where - begin < headers[i].p_memsz) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Object look_at(const dl_phdr_info& info) {
@@ -143,14 +153,7 @@ Object look_at(const dl_phdr_info& info) {
 }
 
 bool Object::contains(const void* address) const {
-  const auto where = reinterpret_cast<uintptr_t>(address);
-  for (unsigned i = 0; i < header_count; ++i) {
-    const ElfW(Phdr)& segment = headers[i];
-    if (segment.p_type != PT_LOAD) continue;
-    const uintptr_t begin = base + segment.p_vaddr;
-    if (where >= begin && where - begin < segment.p_memsz) return true;
-  }
-  return false;
+  return lies_in(headers, header_count, base, address);
 }
 
 void* Object::function(const char* symbol) const {
@@ -165,11 +168,18 @@ void* Object::function(const char* symbol) const {
 }
 
 bool find_object(const void* address, Object& object) {
-  return visit_objects([&](const Object& one) {
-    if (!one.contains(address)) return false;
-    object = one;
-    return true;
-  });
+  struct Search {
+    const void* address;
+    Object& object;
+  } search{address, object};
+  // Most objects need no closer look.
+  auto callback = [](dl_phdr_info* info, size_t, void* given) -> int {
+    const auto& wanted = *static_cast<Search*>(given);
+    if (!lies_in(info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr, wanted.address)) return 0;
+    wanted.object = look_at(*info);
+    return 1;
+  };
+  return dl_iterate_phdr(callback, &search) != 0;
 }
 
 bool find_object_named(const char* soname, Object& object) {

@@ -124,7 +124,8 @@ Passage::Passage(Destination destination) {
       record_ = record_for(*slot, *gate, destination);
       if (record_ != nullptr) {
         wait_for_room(*record_);
-        note_busy(*gate->link);
+        note_gap(*gate->link, *record_);
+        note_busy(*gate->link, *record_);
       }
     }
     slot->inside.store(gate, std::memory_order_relaxed);
@@ -142,7 +143,7 @@ Passage::~Passage() {
   if (record_ != nullptr) {
     const KeepErrno keep;
     note_submission(*record_);
-    note_busy(*record_->gate->link);
+    note_busy(*record_->gate->link, *record_);
   }
   slot_->inside.store(nullptr, std::memory_order_release);
 }

@@ -38,7 +38,8 @@ StreamRecord* record_for(Slot&, Gate&, Destination) {
 void wait_for_room(StreamRecord&) {}
 void note_submission(StreamRecord&) {}
 void note_thread_gone(const Slot&) {}
-void start_meter(Link&) {}
+void start_meter(Link&, StreamRecord&) {}
+void note_gap(Link&, StreamRecord&) {}
 void wait_for_grant(Link& link) {
   ++g_waits;
   const uint32_t turn = link.turn.load();

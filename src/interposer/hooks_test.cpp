@@ -20,6 +20,7 @@ namespace {
 // What one call met on its way.
 struct Way {
   int entered = 0;
+  int left = 0;
   Destination to;
   int own = 0;
 };
@@ -46,9 +47,12 @@ void* g_driver[kFunctionCount] = {
 constinit thread_local Slot* t_slot = nullptr;
 std::atomic<Gate*> g_only_gate{nullptr};
 
-void Passage::enter_slow(Destination destination) {
+Passage::Passage(Destination destination) {
   ++way.entered;
   way.to = destination;
+}
+Passage::~Passage() {
+  ++way.left;
 }
 
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
@@ -104,6 +108,7 @@ void call(CUresult (*)(Arguments...), std::index_sequence<place...>) {
     EXPECT_EQ(way.own, has_own_body(id) ? 1 : 0) << row.symbol;
     const bool gated = is_for_the_gate(row.kind) && !has_own_body(id);
     EXPECT_EQ(way.entered, gated ? 1 : 0) << row.symbol;
+    EXPECT_EQ(way.left, way.entered) << row.symbol;
     if (!gated) return;
     EXPECT_LE(expected.streams, 1) << row.symbol;
     EXPECT_EQ(way.to.stream, expected.stream) << row.symbol;
@@ -149,7 +154,7 @@ TEST(Hooks, AFreeGateIsPassedWithoutTheSlowWay) {
   launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
   EXPECT_EQ(way.entered, 0);
   EXPECT_EQ(slot.inside.load(), nullptr);
-  EXPECT_EQ(slot.nesting, 0U);
+  EXPECT_EQ(slot.passes, 1U);
   gate.state = kClosed;
   launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
   EXPECT_EQ(way.entered + way.own, 1);

@@ -148,11 +148,31 @@ Gate* gate_of_current_device() {
   return gate_of_device(device);
 }
 
-void start_meter(Link& link) {
+void start_meter(Link& link, StreamRecord& record) {
   Lock lock(link.mutex);
   if (link.phase != Phase::Holding && link.phase != Phase::Stopping) return;
+  if (link.busy) return;
   link.meter.submitted(now_ns());
+  place_origin(record);
   link.busy = true;
+}
+
+void note_waited(Link& link) {
+  Lock lock(link.mutex);
+  if (!link.busy || link.running_free) return;
+  Done done;
+  const uint64_t now = now_ns();
+  if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kPlaceNothing, now, &done)) return;
+  link.meter.idle(now, done.elapsed);
+  link.busy = false;
+  link.origin.interval = 0;
+}
+
+void note_gap(Link& link, StreamRecord& record) {
+  constexpr uint64_t kGap = 100'000;  // nanoseconds
+  const uint64_t now = now_ns();
+  const uint64_t last = record.last_call_at.exchange(now, std::memory_order_relaxed);
+  if (link.busy && now - last > kGap && record.marked == record.submitted) note_waited(link);
 }
 
 void wait_for_grant(Link& link) {

@@ -27,6 +27,14 @@ struct Request {
   uint64_t connection = 0;  // on which it was asked
 };
 
+// The event at which the meter began to run. 0: there is none for the present interval.
+struct Origin {
+  std::atomic<uint64_t> interval{0};
+  std::atomic<CUevent> event{nullptr};
+  std::atomic<CUcontext> context{nullptr};
+  uint64_t intervals = 0;
+};
+
 struct Link {
   Gate gate;
   CUdevice device = -1;
@@ -48,6 +56,7 @@ struct Link {
   Meter meter;
   std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
   uint64_t total_used = 0;
+  Origin origin;
   bool running_free = false;
   bool looking = false;      // running free, and no calls pass
   uint64_t passes_seen = 0;  // running free
@@ -73,12 +82,18 @@ bool any_link();
 // Waits until the gate may have opened, asking for a grant when nobody has. May return early.
 void wait_for_grant(Link& link);
 
-// Something was submitted: the meter runs.
-inline void note_busy(Link& link);
-void start_meter(Link& link);
-inline void note_busy(Link& link) {
-  if (!link.busy.load()) start_meter(link);
+// Something is about to be submitted, or was: the meter runs.
+void start_meter(Link& link, StreamRecord& record);
+inline void note_busy(Link& link, StreamRecord& record) {
+  if (!link.busy.load()) start_meter(link, record);
 }
+
+// The program waited for the GPU: when that left nothing in flight, the meter stops, and not only
+// when the link's thread looks next.
+void note_waited(Link& link);
+
+// The same before a call that comes a while after the last one: the GPU may have run out of work.
+void note_gap(Link& link, StreamRecord& record);
 
 // link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is
 // then Idle.

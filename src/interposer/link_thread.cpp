@@ -137,13 +137,13 @@ bool out_of_the_open(Link& link) {
 // when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
 // waits for a value the host writes): when nothing moves for long, whoever waits is let through for
 // a moment.
-uint64_t drain(Link& link) {
-  uint64_t since = 0;
+Done drain(Link& link) {
+  Done done;
   uint64_t patient_since = now_ns();
   bool connected = true;
   for (unsigned turns = 0;; ++turns) {
     const uint64_t now = now_ns();
-    if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &since)) break;
+    if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
     if (now - patient_since > kPatience) {
       patient_since = now;
       if (link.waiting.load() > 0) {
@@ -159,7 +159,11 @@ uint64_t drain(Link& link) {
     }
     if (connected && turns % 16 == 15) connected = pump(link);
   }
-  return since;
+  return done;
+}
+
+uint64_t seen(const Done& done, uint64_t now) {
+  return done.since != 0 && done.since < now ? done.since : now;
 }
 
 // Closes the gate, lets what is in flight run out and gives the grant back.
@@ -169,11 +173,12 @@ void stop(Link& link) {
     link.phase = Phase::Stopping;
   }
   close_gate(link.gate);
-  const uint64_t since = drain(link);
+  const Done done = drain(link);
   const uint64_t now = now_ns();
   Lock lock(link.mutex);
-  link.meter.idle(since != 0 && since < now ? since : now);
+  link.meter.idle(seen(done, now), done.elapsed);
   link.busy = false;
+  link.origin.interval = 0;
   publish(link, now);
   auto message = wire::make<wire::Released>();
   message.grant = link.grant;
@@ -291,17 +296,18 @@ bool moves_freely(Link& link, uint64_t now) {
 bool look(Link& link) {
   const uint64_t now = now_ns();
   bool in_flight = true;
-  uint64_t idle_since = 0;
+  Done done;
   if (!link.running_free || !moves_freely(link, now)) {
     in_flight =
-        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &idle_since);
+        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &done);
   }
   Lock lock(link.mutex);
   if (!in_flight && link.busy) {
-    link.meter.idle(idle_since != 0 && idle_since < now ? idle_since : now);
+    link.meter.idle(seen(done, now), done.elapsed);
     link.busy = false;
+    link.origin.interval = 0;
     // Something may have been submitted after we looked, by a thread that saw the meter running.
-    uint64_t ignored;
+    Done ignored;
     if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &ignored)) {
       link.meter.submitted(now);
       link.busy = true;

@@ -20,12 +20,14 @@ class Meter {
     busy_ = true;
     busy_since_ = now;
   }
-  // Everything that was submitted is done, since `at`.
-  void idle(uint64_t at) {
+  // Everything that was submitted is done; that was seen at `at`. `measured` is how long it took by
+  // the GPU's own clock, 0 when that is not known: a busy machine sees things late.
+  void idle(uint64_t at, uint64_t measured = 0) {
     if (!busy_) return;
     busy_ = false;
-    if (at > busy_since_) used_ += at - busy_since_;
     idle_since_ = at > busy_since_ ? at : busy_since_;
+    const uint64_t seen = idle_since_ - busy_since_;
+    used_ += measured != 0 && measured < seen ? measured : seen;
   }
   bool busy() const { return busy_; }
   uint64_t idle_since() const { return idle_since_; }

@@ -32,6 +32,17 @@ TEST(Meter, AnEndBeforeItsBeginningCountsNothing) {
   EXPECT_FALSE(meter.busy());
 }
 
+TEST(Meter, TheGpusOwnClockIsBelievedWhenItSaysLess) {
+  Meter meter;
+  meter.begin(0);
+  meter.submitted(1000);
+  meter.idle(5000, 3000);
+  EXPECT_EQ(meter.used(9000), 3000u);
+  meter.submitted(10'000);
+  meter.idle(11'000, 3000);  // never more than the time there was
+  EXPECT_EQ(meter.used(20'000), 4000u);
+}
+
 TEST(Meter, AGrantBeginsWithNothingUsed) {
   Meter meter;
   meter.begin(0);

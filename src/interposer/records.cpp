@@ -116,6 +116,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->first = record->outstanding = 0;
   record->last_placed_at = 0;
   record->window = Window{};
+  record->interval = record->elapsed = 0;
   record->in_use = true;
   return record;
 }
@@ -127,6 +128,10 @@ void release_record(StreamRecord& record, bool destroy_events) {
     }
     marker = Marker{};
   }
+  if (destroy_events && record.origin != nullptr) {
+    real<FunctionId::cuEventDestroy_v2>(record.origin);
+  }
+  record.origin = nullptr;
   record.in_use = false;
   g_version.fetch_add(1);
 }
@@ -161,6 +166,22 @@ void take_for_done(StreamRecord& record, uint64_t now) {
   note_done_at(record, record.submitted, now);
 }
 
+// How far behind the meter's origin a marker is that is done.
+void note_elapsed(StreamRecord& record, CUevent marker) {
+  const Origin& origin = record.gate->link->origin;
+  const uint64_t interval = origin.interval.load(std::memory_order_acquire);
+  if (interval == 0 || origin.context.load() != record.context) return;
+  float milliseconds = 0;
+  if (real<FunctionId::cuEventElapsedTime>(&milliseconds, origin.event.load(), marker) !=
+          CUDA_SUCCESS ||
+      milliseconds < 0) {
+    return;
+  }
+  const auto elapsed = static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
+  if (record.interval != interval || record.elapsed < elapsed) record.elapsed = elapsed;
+  record.interval = interval;
+}
+
 // Takes note of the markers that are done.
 void retire(StreamRecord& record, uint64_t now) {
   while (record.outstanding > 0) {
@@ -172,6 +193,7 @@ void retire(StreamRecord& record, uint64_t now) {
     }
     if (record.outstanding >= record.window.markers()) record.window.learn(now - oldest.placed_at);
     note_done_at(record, oldest.count, now);
+    note_elapsed(record, oldest.event);
     record.first = (record.first + 1) % Window::kMarkers;
     --record.outstanding;
   }
@@ -184,7 +206,7 @@ void place(StreamRecord& record, uint64_t now) {
   const uint64_t submitted = record.submitted.load();
   Marker& marker = record.ring[(record.first + record.outstanding) % Window::kMarkers];
   if (marker.event == nullptr &&
-      real<FunctionId::cuEventCreate>(&marker.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+      real<FunctionId::cuEventCreate>(&marker.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
     marker.event = nullptr;
     return take_for_done(record, now);
   }
@@ -196,6 +218,26 @@ void place(StreamRecord& record, uint64_t now) {
   record.marked = submitted;
   record.last_placed_at = now;
   ++record.outstanding;
+}
+
+// What the link's thread does with one record: retires markers, and places one behind work that has
+// none.
+void look_at(StreamRecord& record, uint64_t spacing, uint64_t now) {
+  Lock lock(record.mutex);
+  retire(record, now);
+  const bool bare = record.marked.load() < record.submitted.load();
+  if (!bare || record.thread != nullptr || record.orphan) return;
+  if (now - record.last_placed_at < spacing &&
+      (record.outstanding > 0 || spacing == kPlaceNothing)) {
+    return;
+  }
+  const Within within(record.context);
+  if (within) {
+    place(record, now);
+  } else {
+    take_for_done(record, now);
+  }
+  retire(record, now);
 }
 
 }  // namespace
@@ -352,48 +394,62 @@ void note_submission(StreamRecord& record) {
   place(record, now_ns());
 }
 
-uint64_t submitted_before(const StreamRecord& record) {
-  return record.submitted.load();
+void place_origin(StreamRecord& record) {
+  Relaxed relaxed;
+  Origin& origin = record.gate->link->origin;
+  origin.interval.store(0);
+  Lock lock(record.mutex);
+  if (record.origin == nullptr &&
+      real<FunctionId::cuEventCreate>(&record.origin, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+    record.origin = nullptr;
+    return;
+  }
+  if (real<FunctionId::cuEventRecord>(record.origin, record.stream) != CUDA_SUCCESS) return;
+  origin.event = record.origin;
+  origin.context = record.context;
+  origin.interval.store(++origin.intervals, std::memory_order_release);
+}
+
+uint64_t submitted_before(StreamRecord& record) {
+  const uint64_t submitted = record.submitted.load();
+  if (record.marked.load() < submitted && record.thread == nullptr &&
+      !is_captured({record.stream, false})) {
+    Relaxed relaxed;
+    const Within within(record.context);
+    Lock lock(record.mutex);
+    if (within) place(record, now_ns());
+  }
+  return submitted;
 }
 
 void note_done(StreamRecord& record, uint64_t submitted) {
   note_done_at(record, submitted, now_ns());
 }
 
-bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, uint64_t* idle_since) {
+bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) {
   bool in_flight = false;
-  uint64_t last = 0;
+  *done = {};
+  Relaxed relaxed;
   Lock lock(g_mutex);
   if (g_ending) {
-    *idle_since = now;
+    done->since = now;
     return false;
   }
+  const uint64_t interval = gate.link->origin.interval.load();
   for_each_record([&](StreamRecord& record) {
     if (record.gate != &gate) return;
-    if (record.busy()) {
-      Lock own(record.mutex);
-      retire(record, now);
-      const bool bare = record.marked.load() < record.submitted.load();
-      if (bare && record.thread == nullptr && !record.orphan &&
-          (record.outstanding == 0 || now - record.last_placed_at >= spacing)) {
-        const Within within(record.context);
-        if (within) {
-          place(record, now);
-        } else {
-          take_for_done(record, now);
-        }
-        retire(record, now);
-      }
-    }
+    if (record.busy() || record.outstanding > 0) look_at(record, spacing, now);
     if (record.busy()) {
       in_flight = true;
     } else if (record.orphan) {
       release_record(record, true);
-    } else if (record.done_at.load() > last) {
-      last = record.done_at.load();
+      return;
+    }
+    if (record.done_at.load() > done->since) done->since = record.done_at.load();
+    if (record.interval == interval && record.elapsed > done->elapsed) {
+      done->elapsed = record.elapsed;
     }
   });
-  *idle_since = last;
   return in_flight;
 }
 

@@ -29,6 +29,7 @@ struct StreamRecord {
   std::atomic<uint64_t> done{0};     // of the submitted
   std::atomic<uint64_t> marked{0};   // of the submitted, those with a marker behind them
   std::atomic<uint64_t> done_at{0};  // when that was seen
+  std::atomic<uint64_t> last_call_at{0};
 
   Mutex mutex;  // of what follows
   Marker ring[Window::kMarkers];
@@ -36,6 +37,9 @@ struct StreamRecord {
   std::atomic<uint32_t> outstanding{0};
   uint64_t last_placed_at = 0;
   Window window;
+  CUevent origin = nullptr;  // where the meter began to run, when it began here
+  uint64_t interval = 0;     // of the meter, which `elapsed` is about
+  uint64_t elapsed = 0;      // from the meter's origin to the last marker that is done, by the GPU
 
   bool busy() const { return done.load() < submitted.load(); }
 };
@@ -74,11 +78,14 @@ bool is_captured(Destination destination);
 StreamRecord* record_for(Slot& slot, Gate& gate, Destination destination);
 // Waits while there is too much in flight.
 void wait_for_room(StreamRecord& record);
+// The meter begins to run with a call to there, which has not been made yet.
+void place_origin(StreamRecord& record);
 // The call has been made: counted, and a marker behind it when it is time for one.
 void note_submission(StreamRecord& record);
 
-// For calls that wait: what was submitted before is done after them.
-uint64_t submitted_before(const StreamRecord& record);
+// For calls that wait: what was submitted before is done after them. Places a marker, so that the
+// GPU tells when.
+uint64_t submitted_before(StreamRecord& record);
 void note_done(StreamRecord& record, uint64_t submitted);
 // The record of a stream if there is one already.
 StreamRecord* known_record(Slot& slot, Destination destination);
@@ -86,9 +93,15 @@ StreamRecord* known_record(Slot& slot, Destination destination);
 void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void* argument);
 
 // For the link's thread. Looks at the markers of the gate's streams, and places missing ones behind
-// work that is older than `spacing`. Whether anything that was submitted is not done; `*idle_since`
-// says since when nothing is.
-bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, uint64_t* idle_since);
+// work that is older than `spacing` (kPlaceNothing: never). Whether anything that was submitted is
+// not done; when nothing is, since when, as it was seen, and how long it took from the meter's
+// origin, as the GPU tells it (0: not known).
+inline constexpr uint64_t kPlaceNothing = ~uint64_t{0};
+struct Done {
+  uint64_t since = 0;
+  uint64_t elapsed = 0;
+};
+bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done);
 // While running free nothing was noted: every stream is taken for busy until a marker in it says
 // otherwise.
 void assume_all_busy(Gate& gate);

@@ -1,6 +1,6 @@
 // Streams come and go, are captured, and are waited for.
 #include "interposer/bodies.h"
-#include "interposer/link.h"
+#include "interposer/link_state.h"
 #include "interposer/records.h"
 
 namespace nvshare::interposer {
@@ -58,7 +58,11 @@ CUresult wait_for_stream(CUstream stream, bool per_thread) {
   if (Slot* slot = own_slot()) record = known_record(*slot, {stream, per_thread});
   if (record != nullptr) submitted = submitted_before(*record);
   const CUresult result = real<id>(stream);
-  if (result == CUDA_SUCCESS && record != nullptr) note_done(*record, submitted);
+  if (result == CUDA_SUCCESS && record != nullptr) {
+    const KeepErrno keep;
+    note_done(*record, submitted);
+    note_waited(*record->gate->link);
+  }
   return result;
 }
 
@@ -86,9 +90,10 @@ CUresult wait_for_context(CUcontext context, Arguments... arguments) {
   Before before;
   for_records_of(context, Before::add, &before);
   const CUresult result = real<id>(arguments...);
-  for (unsigned i = 0; result == CUDA_SUCCESS && i < before.count; ++i) {
-    note_done(*before.records[i], before.submitted[i]);
-  }
+  if (result != CUDA_SUCCESS || before.count == 0) return result;
+  const KeepErrno keep;
+  for (unsigned i = 0; i < before.count; ++i) note_done(*before.records[i], before.submitted[i]);
+  note_waited(*before.records[0]->gate->link);
   return result;
 }
 

@@ -75,4 +75,16 @@ TEST(Library, RunsNothingWhenItIsLoaded) {
   EXPECT_EQ(sizes[0], std::to_string(sizeof(void*)));
 }
 
+// A launch through an open gate is what the library costs: straight down to the first return. Built
+// without optimisation it says nothing.
+#if defined(NDEBUG) && defined(__x86_64__)
+TEST(Library, ALaunchCostsFewInstructions) {
+  const auto lines =
+      lines_of("objdump -d --no-show-raw-insn --disassemble=cuLaunchKernel " NVSHARE_LIBRARY
+               " | sed -n '/<cuLaunchKernel>:/,/ret/p'");
+  EXPECT_GT(lines.size(), 20U);
+  EXPECT_LT(lines.size(), 60U);
+}
+#endif
+
 }  // namespace

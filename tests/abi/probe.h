@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
@@ -14,13 +15,15 @@ namespace nvshare::abi {
 inline int failures = 0;
 inline int checks = 0;
 
-template <typename... Values>
-void check(bool right, const char* format, Values... values) {
+__attribute__((format(printf, 2, 3))) inline void check(bool right, const char* format, ...) {
   ++checks;
   if (right) return;
   ++failures;
   std::printf("wrong: ");
-  std::printf(format, values...);
+  va_list values;
+  va_start(values, format);
+  std::vprintf(format, values);
+  va_end(values);
   std::printf("\n");
 }
 

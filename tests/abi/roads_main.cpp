@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string>
 #include <utility>
 
 #include "abi/pattern.h"
@@ -327,31 +326,37 @@ int by_linking() {
 }
 #endif
 
-int run(const std::string& mode, const char* file) {
+struct Mode {
+  const char* name;
+  int (*run)(const char* file);
+};
+constexpr Mode kModes[] = {
 #ifdef NVSHARE_ABI_LINKED
-  if (mode == "linking") return by_linking();
+    {"linking", [](const char*) { return by_linking(); }},
 #endif
-  if (mode == "handle") return by_handle(file);
-  if (mode == "version") return by_version(file);
-  if (mode == "proc_address") return by_proc_address();
-  if (mode == "newer_driver") return by_newer_driver(file);
-  if (mode == "arguments") return with_arguments(file);
-  if (mode == "scope") return by_scope(file);
-  if (mode == "c_library") return by_c_library();
-  if (mode == "two_drivers") return by_two_drivers(file);
-  if (mode == "either_driver") return by_either_driver(file);
-  if (mode == "deep") return by_deep_library(file);
-  if (mode == "other") return with_other();
-  if (mode == "what_is_there") return what_is_there();
-  if (mode == "manners") return manners();
-  std::printf("wrong: no mode %s\n", mode.c_str());
-  return 2;
-}
+    {"handle", by_handle},
+    {"version", by_version},
+    {"proc_address", [](const char*) { return by_proc_address(); }},
+    {"newer_driver", by_newer_driver},
+    {"arguments", with_arguments},
+    {"scope", by_scope},
+    {"c_library", [](const char*) { return by_c_library(); }},
+    {"two_drivers", by_two_drivers},
+    {"either_driver", by_either_driver},
+    {"deep", by_deep_library},
+    {"other", [](const char*) { return with_other(); }},
+    {"what_is_there", [](const char*) { return what_is_there(); }},
+    {"manners", [](const char*) { return manners(); }},
+};
 
 }  // namespace
 }  // namespace nvshare::abi
 
 int main(int count, char** arguments) {
-  if (count < 2) return 2;
-  return nvshare::abi::run(arguments[1], count > 2 ? arguments[2] : nullptr);
+  for (const auto& mode : nvshare::abi::kModes) {
+    if (count < 2 || std::strcmp(arguments[1], mode.name) != 0) continue;
+    return mode.run(count > 2 ? arguments[2] : nullptr);
+  }
+  std::printf("roads MODE [FILE]: no such mode\n");
+  return 2;
 }

@@ -1,0 +1,164 @@
+#include "daemon/control.h"
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/testing.h"
+
+namespace nvshare::daemon {
+namespace {
+
+using nlohmann::json;
+
+struct ControlTest : testing::Test {
+  ControlTest()
+      : tenant(t.tenant("train")),
+        client(t.join(tenant)),
+        control(t.broker, settings, t.log, processes, {t.now, true}) {}
+
+  json ask(const json& request) {
+    const json answer = json::parse(control.answer(request.dump(), t.now));
+    EXPECT_TRUE(answer.at("ok").is_boolean());
+    return answer;
+  }
+  std::string refused(const json& request) {
+    const json answer = ask(request);
+    EXPECT_FALSE(answer.at("ok").get<bool>()) << answer;
+    return answer.value("error", "");
+  }
+
+  TestBroker t;
+  Settings settings;
+  Processes processes;
+  TenantId tenant;
+  ClientId client;
+  Control control;
+};
+
+TEST_F(ControlTest, StatusShowsEverything) {
+  ASSERT_TRUE(t.ask(client, gib(1)));
+  t.want(client);
+  t.page_of.at(client)->program.holds = 120;
+  t.page_of.at(client)->program.held = 7000;
+  t.now += 2s;
+  const json status = ask({{"op", "status"}});
+  ASSERT_TRUE(status["ok"].get<bool>());
+  EXPECT_EQ(status["scheduler"]["policy"], "metered");
+  EXPECT_EQ(status["scheduler"]["uptime"], 2'000'000'000);
+  EXPECT_EQ(status["scheduler"]["private"], true);
+  EXPECT_EQ(status["scheduler"]["scheduling"], true);
+  EXPECT_EQ(status["gpus"][0]["name"], "Test GPU");
+  EXPECT_EQ(status["gpus"][0]["memory"], gib(16).count);
+  EXPECT_EQ(status["gpus"][0]["memory_allocated"], gib(1).count);
+  EXPECT_TRUE(status["gpus"][0]["memory_used"].is_null());
+  EXPECT_EQ(status["gpus"][0]["running"], 1);
+  const json& one = status["tenants"][0];
+  EXPECT_EQ(one["name"], "train");
+  EXPECT_EQ(one["kind"], "run");
+  EXPECT_EQ(one["cores"], 100);
+  EXPECT_TRUE(one["memory"].is_null());
+  EXPECT_TRUE(one["share"].is_null());
+  EXPECT_EQ(one["wanting"], 2'000'000'000);
+  const json& process = one["processes"][0];
+  EXPECT_EQ(process["pid"], 4711);
+  EXPECT_EQ(process["program"], "python");
+  EXPECT_EQ(process["state"], "running");
+  EXPECT_EQ(process["allocated"], gib(1).count);
+  EXPECT_EQ(process["holds"], 120);
+  EXPECT_EQ(process["held"], 7000);
+  EXPECT_EQ(process["watch"], "free");
+  EXPECT_TRUE(status["foreign"].empty());
+}
+
+TEST_F(ControlTest, TheShareOfAFreeClientIsHowBusyItsGpuIs) {
+  t.broker.gpu_measured(GpuId{0}, 93, gib(1), std::nullopt, t.now);
+  EXPECT_EQ(ask({{"op", "status"}})["tenants"][0]["share"], 93);
+}
+
+TEST_F(ControlTest, WhySaysWhy) {
+  const json why = ask({{"op", "why"}, {"name", "train"}});
+  EXPECT_EQ(why["processes"][0]["pid"], 4711);
+  EXPECT_FALSE(why["processes"][0]["text"].get<std::string>().empty());
+  EXPECT_EQ(refused({{"op", "why"}, {"name", "trian"}}),
+            "there is no tenant 'trian'; did you mean 'train'?");
+}
+
+TEST_F(ControlTest, LimitsAreSetOneByOne) {
+  json now = ask({{"op", "limit"}, {"name", "train"}, {"cores", 60}});
+  EXPECT_EQ(now["tenant"]["cores"], 60);
+  now = ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(8).count}, {"priority", -2}});
+  EXPECT_EQ(now["tenant"]["cores"], 60);
+  EXPECT_EQ(now["tenant"]["memory"], gib(8).count);
+  EXPECT_EQ(now["tenant"]["priority"], -2);
+  now = ask({{"op", "limit"}, {"name", "train"}, {"memory", nullptr}});
+  EXPECT_TRUE(now["tenant"]["memory"].is_null());
+  EXPECT_EQ(t.outbox.take<wire::Limits>(client).size(), 3u);
+}
+
+TEST_F(ControlTest, BadLimitsChangeNothing) {
+  const std::vector<json> bad{
+      {{"cores", 0}},           {{"cores", 101}},        {{"cores", "60"}},
+      {{"cores", 60.5}},        {{"memory", 0}},         {{"memory", -1}},
+      {{"memory", UINT64_MAX}}, {{"memory", INT64_MAX}}, {{"memory", "8Gi"}},
+      {{"priority", 11}},       {{"cores", UINT64_MAX}}, {{"cores", 50}, {"priority", 99}},
+  };
+  for (json request : bad) {
+    request["op"] = "limit";
+    request["name"] = "train";
+    EXPECT_FALSE(refused(request).empty()) << request;
+  }
+  EXPECT_EQ(t.broker.find_tenant("train")->limits, core::Limits{});
+}
+
+TEST_F(ControlTest, PausesAndResumes) {
+  EXPECT_EQ(ask({{"op", "pause"}, {"name", "train"}, {"paused", true}})["tenant"]["paused"], true);
+  EXPECT_EQ(ask({{"op", "pause"}, {"name", "train"}, {"paused", false}})["tenant"]["paused"],
+            false);
+  refused({{"op", "pause"}, {"name", "train"}, {"paused", 1}});
+}
+
+TEST_F(ControlTest, SettingsAreShownAndChanged) {
+  const json all = ask({{"op", "config"}});
+  EXPECT_EQ(all["settings"].size(), all_settings().size());
+  const json set = ask({{"op", "set"}, {"name", "turn"}, {"value", "9ms"}});
+  EXPECT_EQ(set["settings"][0]["value"], "9ms");
+  EXPECT_EQ(set["settings"][0]["default"], "5ms");
+  EXPECT_EQ(t.broker.core().config().turn, 9ms);
+  EXPECT_TRUE(ask({{"op", "set"}, {"name", "reserve_percent"}, {"value", 20}})["ok"].get<bool>());
+  EXPECT_EQ(t.broker.core().config().reserve_percent, 20);
+  EXPECT_TRUE(ask({{"op", "set"}, {"name", "max_clients"}, {"value", 5}})["ok"].get<bool>());
+  EXPECT_EQ(settings.max_clients, 5);
+}
+
+TEST_F(ControlTest, RefusedSettingsChangeNothing) {
+  EXPECT_EQ(refused({{"op", "set"}, {"name", "policy"}, {"value", "fair"}}),
+            "policy cannot change while the scheduler runs");
+  refused({{"op", "set"}, {"name", "turn"}, {"value", "9"}});
+  refused({{"op", "set"}, {"name", "turn"}, {"value", "9h"}});
+  refused({{"op", "set"}, {"name", "turn"}});
+  refused({{"op", "set"}, {"name", "turn"}, {"value", json::array()}});
+  refused({{"op", "set"}, {"name", "run_directory"}, {"value", "/tmp"}});
+  EXPECT_NE(refused({{"op", "set"}, {"name", "trun"}, {"value", "9ms"}}).find("did you mean"),
+            std::string::npos);
+  EXPECT_EQ(t.broker.core().config(), core::Config{});
+}
+
+TEST_F(ControlTest, SchedulingIsSwitched) {
+  EXPECT_TRUE(ask({{"op", "scheduling"}, {"on", false}})["ok"].get<bool>());
+  EXPECT_EQ(ask({{"op", "status"}})["scheduler"]["scheduling"], false);
+  EXPECT_TRUE(ask({{"op", "scheduling"}, {"on", false}})["ok"].get<bool>()) << "already so";
+  refused({{"op", "scheduling"}});
+}
+
+TEST_F(ControlTest, AnyLineHasAnAnswer) {
+  for (const std::string& line :
+       {std::string(), std::string("{"), std::string("null"), std::string("[]"), std::string("{}"),
+        std::string("{\"op\":1}"), std::string("{\"op\":\"stats\"}"), std::string("\xff\xfe"),
+        std::string("{\"op\":\"why\",\"name\":\"\\ud800\"}"), std::string(60'000, '[')}) {
+    const json answer = json::parse(control.answer(line, t.now));
+    EXPECT_FALSE(answer["ok"].get<bool>()) << line.substr(0, 40);
+    EXPECT_EQ(answer["error"].get<std::string>().find('\n'), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::daemon

@@ -1,0 +1,148 @@
+#include "daemon/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace nvshare::daemon {
+namespace {
+
+Loaded load(std::optional<std::string_view> file,
+            std::map<std::string, std::string> variables = {}) {
+  return load_settings(file, "scheduler.toml", [&](const char* name) -> const char* {
+    const auto at = variables.find(name);
+    return at == variables.end() ? nullptr : at->second.c_str();
+  });
+}
+
+TEST(Settings, EveryOneIsToldAboutAndCanBeSetToWhatItIs) {
+  Settings settings;
+  for (const Setting& one : all_settings()) {
+    EXPECT_FALSE(one.help.empty()) << one.name;
+    EXPECT_FALSE(one.range.empty()) << one.name;
+    EXPECT_FALSE(one.variables.empty()) << one.name;
+    const auto set = set_setting(settings, one.name, text_of(settings, one.name));
+    EXPECT_TRUE(set) << set.error().message;
+  }
+  EXPECT_EQ(settings.core, core::Config{});
+}
+
+TEST(Settings, TheEnvironmentGoesBeforeNothing) {
+  const Loaded loaded = load({}, {{"NVSHARE_TURN", "10ms"},
+                                  {"NVSHARE_MAX_CLIENTS", "7"},
+                                  {"NVSHARE_WHEN_LOST", "wait"},
+                                  {"NVSHARE_LOG_LEVEL", "debug"},
+                                  {"NVSHARE_RUN_DIR", "/tmp/x"},
+                                  {"NVSHARE_DEFAULT_MEMORY", "4Gi"},
+                                  {"NVSHARE_DEFAULT_CORES", "30"}});
+  EXPECT_TRUE(loaded.problems.empty());
+  EXPECT_EQ(loaded.settings.core.turn, 10ms);
+  EXPECT_EQ(loaded.settings.max_clients, 7);
+  EXPECT_EQ(loaded.settings.when_lost, wire::WhenLost::Wait);
+  EXPECT_EQ(loaded.settings.log_level, Level::Debug);
+  EXPECT_EQ(loaded.settings.run_directory, "/tmp/x");
+  EXPECT_EQ(loaded.settings.default_limits().memory, gib(4));
+  EXPECT_EQ(loaded.settings.default_limits().core_percent, 30);
+}
+
+TEST(Settings, TheRequirementsVariablesCountInTheirOwnUnits) {
+  const Loaded loaded = load({}, {{"NVSHARE_COMPUTE_WINDOW_MS", "3000"},
+                                  {"NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", "50"},
+                                  {"NVSHARE_QUOTA_CARRYOVER_PERCENT", "80"},
+                                  {"NVSHARE_DROP_TAIL_BILLING_PERCENT", "70"},
+                                  {"NVSHARE_SWITCH_TIME_MODE", "fixed"},
+                                  {"NVSHARE_SWITCH_TIME_FIXED", "30"},
+                                  {"NVSHARE_SWITCH_TIME_MULTIPLIER", "6"},
+                                  {"NVSHARE_MEMORY_RESERVE_PERCENT", "15"}});
+  EXPECT_TRUE(loaded.problems.empty());
+  const core::Config& config = loaded.settings.core;
+  EXPECT_EQ(config.window, 3s);
+  EXPECT_EQ(config.sample_interval, 50ms);
+  EXPECT_EQ(config.carryover_percent, 80);
+  EXPECT_EQ(config.tail_billing_percent, 70);
+  EXPECT_EQ(config.quantum_mode, core::QuantumMode::Fixed);
+  EXPECT_EQ(config.quantum_fixed, 30s);
+  EXPECT_EQ(config.quantum_multiplier, 6);
+  EXPECT_EQ(config.reserve_percent, 15);
+}
+
+TEST(Settings, EveryProblemOfTheEnvironmentIsTold) {
+  const Loaded loaded = load({}, {{"NVSHARE_TURN", "10"},
+                                  {"NVSHARE_COMPUTE_WINDOW_MS", "5000000"},
+                                  {"NVSHARE_MAX_CLIENTS", "0"},
+                                  {"NVSHARE_WHEN_LOST", "sulk"}});
+  EXPECT_EQ(loaded.problems.size(), 4u);
+  std::string all;
+  for (const std::string& one : loaded.problems) all += one + "\n";
+  EXPECT_NE(all.find("NVSHARE_TURN: '10' has no known unit"), std::string::npos) << all;
+  EXPECT_NE(all.find("window: 5000.00s is not from"), std::string::npos) << all;
+  EXPECT_NE(all.find("NVSHARE_MAX_CLIENTS: "), std::string::npos) << all;
+  EXPECT_NE(all.find("NVSHARE_WHEN_LOST: 'sulk' is not one of run, wait"), std::string::npos);
+}
+
+TEST(Settings, OneAtATimeKeepsToItsRangeAndChangesNothingOnError) {
+  Settings settings;
+  EXPECT_FALSE(set_setting(settings, "turn", "1h"));
+  EXPECT_FALSE(set_setting(settings, "quantum_min", "400s")) << "above quantum_max";
+  EXPECT_EQ(settings.core, core::Config{});
+  EXPECT_NE(set_setting(settings, "trun", "5ms").error().message.find("did you mean 'turn'"),
+            std::string::npos);
+  EXPECT_TRUE(set_setting(settings, "turn", "6ms"));
+  EXPECT_EQ(settings.core.turn, 6ms);
+}
+
+#if NVSHARE_HAVE_TOML
+
+TEST(SettingsFile, IsReadAndTheEnvironmentGoesBeforeIt) {
+  const Loaded loaded = load(
+      "turn = \"7ms\"\nreserve_percent = 20\nend_overdue = true\n"
+      "max_clients = 9\nwhen_lost = \"wait\"\n",
+      {{"NVSHARE_MAX_CLIENTS", "10"}});
+  EXPECT_TRUE(loaded.problems.empty());
+  EXPECT_EQ(loaded.settings.core.turn, 7ms);
+  EXPECT_EQ(loaded.settings.core.reserve_percent, 20);
+  EXPECT_TRUE(loaded.settings.core.end_overdue);
+  EXPECT_EQ(loaded.settings.max_clients, 10);
+  EXPECT_EQ(loaded.settings.when_lost, wire::WhenLost::Wait);
+}
+
+TEST(SettingsFile, BoundsThatMoveTogetherAreFine) {
+  const Loaded loaded = load("quantum_min = \"400s\"\nquantum_max = \"600s\"\n");
+  EXPECT_TRUE(loaded.problems.empty()) << loaded.problems.front();
+  EXPECT_EQ(loaded.settings.core.quantum_max, 600s);
+}
+
+TEST(SettingsFile, EveryProblemHasItsPlace) {
+  const Loaded loaded =
+      load("trun = \"7ms\"\nmax_clients = -1\nturn = [1]\nreserve_percent = 200\n");
+  ASSERT_EQ(loaded.problems.size(), 4u);
+  EXPECT_EQ(loaded.problems[0].rfind("scheduler.toml:1:1: trun: ", 0), 0u) << loaded.problems[0];
+  EXPECT_NE(loaded.problems[0].find("did you mean 'turn'"), std::string::npos);
+  EXPECT_EQ(loaded.problems[1].rfind("scheduler.toml:2:", 0), 0u) << loaded.problems[1];
+  EXPECT_EQ(loaded.problems[2].rfind("scheduler.toml:3:", 0), 0u) << loaded.problems[2];
+  EXPECT_EQ(loaded.problems[3].rfind("scheduler.toml:4:", 0), 0u) << loaded.problems[3];
+  EXPECT_EQ(load("turn =").problems.size(), 1u);
+}
+
+TEST(SettingsFile, WhatIsPrintedIsRead) {
+  Settings settings;
+  settings.core.turn = 12345us;
+  settings.run_directory = "/tmp/a \"b\" \\c";
+  settings.default_memory = mib(1500);
+  const Loaded loaded = load(to_file(settings));
+  ASSERT_TRUE(loaded.problems.empty()) << loaded.problems.front();
+  for (const Setting& one : all_settings()) {
+    EXPECT_EQ(text_of(loaded.settings, one.name), text_of(settings, one.name)) << one.name;
+  }
+}
+
+#else
+
+TEST(SettingsFile, WithoutTomlAFileIsAProblem) {
+  EXPECT_EQ(load("turn = \"7ms\"\n").problems.size(), 1u);
+}
+
+#endif
+
+}  // namespace
+}  // namespace nvshare::daemon

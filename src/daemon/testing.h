@@ -1,0 +1,155 @@
+#pragma once
+
+// A broker with a hand on its clock, and what it has told its clients, for tests.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/broker.h"
+
+namespace nvshare::daemon {
+
+inline constexpr Uuid kTestGpu{1, 2, 3};
+
+// Keeps what was sent, each packet as it is.
+class FakeOutbox final : public Outbox {
+ public:
+  void send(ClientId client, const wire::Header& message) override {
+    const auto* bytes = reinterpret_cast<const char*>(&message);
+    sent[client].emplace_back(bytes, bytes + message.size);
+  }
+  void disconnect(ClientId client, std::string_view why) override {
+    disconnected[client] = std::string(why);
+  }
+  void end(ClientId client) override { ended.insert(client); }
+
+  // The messages of one type to one client, taken out.
+  template <typename Message>
+  std::vector<Message> take(ClientId client) {
+    std::vector<Message> found;
+    std::erase_if(sent[client], [&](const std::vector<char>& packet) {
+      const auto* header = wire::look_at(packet.data(), packet.size());
+      EXPECT_NE(header, nullptr) << "a packet that is none";
+      const auto* message = wire::as<Message>(header);
+      if (message != nullptr) found.push_back(*message);
+      return message != nullptr;
+    });
+    return found;
+  }
+
+  std::map<ClientId, std::vector<std::vector<char>>> sent;
+  std::map<ClientId, std::string> disconnected;
+  std::set<ClientId> ended;
+};
+
+struct TestBroker {
+  explicit TestBroker(const core::Config& config = {}, Bytes memory = gib(16))
+      : log(Level::Debug, [this](std::string_view line) { lines += line; }),
+        broker(config, now, outbox, log) {
+    EXPECT_TRUE(broker.add_gpu(kTestGpu, "Test GPU", memory, now));
+  }
+
+  TenantId tenant(const std::string& name, core::Limits limits = {}) {
+    const auto id = broker.begin_run({TenantKind::Run, name, 1000}, limits, now);
+    EXPECT_TRUE(id) << id.error().message;
+    return *id;
+  }
+  static wire::Hello hello() {
+    auto message = wire::make<wire::Hello>();
+    message.magic = wire::kMagic;
+    message.major = wire::kMajor;
+    message.minor = wire::kMinor;
+    std::memcpy(message.gpu, kTestGpu.data(), kTestGpu.size());
+    message.gpu_memory = static_cast<std::uint64_t>(gib(16).count);
+    wire::put_text(message.program, sizeof message.program, "python");
+    return message;
+  }
+  Result<wire::Welcome> try_join(TenantId of, const wire::Hello& message) {
+    pages.push_back(std::make_unique<wire::Page>());
+    return broker.hello(message, {4711, 1000}, of, *pages.back(), now);
+  }
+  ClientId join(TenantId of, const wire::Hello& message = hello()) {
+    const auto welcome = try_join(of, message);
+    EXPECT_TRUE(welcome) << welcome.error().message;
+    page_of[ClientId{welcome->client}] = pages.back().get();
+    return ClientId{welcome->client};
+  }
+
+  template <typename Message>
+  void say(ClientId client, Message message) {
+    broker.packet(client, &message.header, now);
+  }
+  void want(ClientId client) { say(client, wire::make<wire::RequestGrant>()); }
+  void release(ClientId client, std::uint64_t grant, Duration used, bool more = false) {
+    auto message = wire::make<wire::Released>();
+    message.grant = grant;
+    message.used = static_cast<std::uint64_t>(used.count());
+    message.more_work = more ? 1 : 0;
+    say(client, message);
+  }
+  // What it was told: true when it may.
+  bool ask(ClientId client, Bytes bytes) {
+    return ask(client, static_cast<std::uint64_t>(bytes.count));
+  }
+  bool ask(ClientId client, std::uint64_t bytes) {
+    auto message = wire::make<wire::MemoryRequest>();
+    message.request = ++next_request;
+    message.bytes = bytes;
+    say(client, message);
+    const auto yes = outbox.take<wire::MemoryAvailable>(client);
+    const auto no = outbox.take<wire::MemoryRefused>(client);
+    EXPECT_EQ(yes.size() + no.size(), 1u) << "every request has one answer";
+    EXPECT_EQ(yes.empty() ? no.at(0).request : yes.at(0).request, next_request);
+    allowed = no.empty() ? 0 : no.at(0).allowed;
+    return !yes.empty();
+  }
+  void free(ClientId client, Bytes bytes) {
+    auto message = wire::make<wire::MemoryFreed>();
+    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    say(client, message);
+  }
+  // The grant it has just been given; 0 when none.
+  std::uint64_t granted(ClientId client) {
+    const auto grants = outbox.take<wire::Grant>(client);
+    return grants.empty() ? 0 : grants.back().grant;
+  }
+  void pass(Duration duration) {
+    const Time until = now + duration;
+    while (broker.next_wakeup() && *broker.next_wakeup() <= until) {
+      now = std::max(now, *broker.next_wakeup());
+      broker.tick(now);
+    }
+    now = until;
+  }
+  // What the client's meter says.
+  void meter(ClientId client, std::uint64_t grant, Duration used) {
+    page_of.at(client)->program.grant = grant;
+    page_of.at(client)->program.used = static_cast<std::uint64_t>(used.count());
+  }
+  const wire::Page::FromScheduler& page(ClientId client) { return page_of.at(client)->scheduler; }
+  bool gone(ClientId client) const { return outbox.disconnected.contains(client); }
+  Duration billed(TenantId of) const {
+    for (const core::ShareView& share : broker.core().snapshot().shares) {
+      if (share.tenant == of) return share.billed;
+    }
+    return {};
+  }
+
+  Time now{1s};
+  std::string lines;
+  FakeOutbox outbox;
+  Log log;
+  Broker broker;
+  std::vector<std::unique_ptr<wire::Page>> pages;
+  std::map<ClientId, wire::Page*> page_of;
+  std::uint64_t next_request = 0;
+  std::uint64_t allowed = 0;  // in the last refusal
+};
+
+}  // namespace nvshare::daemon
