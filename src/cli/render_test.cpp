@@ -34,7 +34,7 @@ TEST(Render, Status) {
       status_text(example(), false),
       "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min\n"
       "\n"
-      "GPU  MODEL             MEMORY   BUSY  PROCESSES  RUNNING\n"
+      "GPU  MODEL               MEMORY   BUSY  PROCESSES  RUNNING\n"
       "  0  NVIDIA H200  3GiB / 140GiB  97.0%          2        1\n"
       "  1  NVIDIA H200     - / 140GiB      -          0        0\n"
       "\n"
