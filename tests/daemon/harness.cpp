@@ -109,8 +109,9 @@ pid_t SchedulerProcess::start(const std::vector<std::string>& arguments, const S
 SchedulerProcess::~SchedulerProcess() {
   if (pid_ > 0) {
     kill(pid_, SIGTERM);
-    if (wait_for(pid_, kPatience) == -1) {
-      ADD_FAILURE() << "the scheduler does not end";
+    const int status = wait_for(pid_, kPatience);
+    EXPECT_EQ(status, 0) << "the scheduler does not end, or not well";
+    if (status == -1) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
