@@ -127,6 +127,7 @@ TEST_P(Closing, NothingIsLeftOfAStreamThatWasDestroyed) {
           return call<FunctionId::cuStreamDestroy_v2>(stream);
         },
         [&] { return query(other); });
+    ASSERT_FALSE(HasFatalFailure());
     scheduler().open();
     EXPECT_EQ(word(memory), round);
   }
