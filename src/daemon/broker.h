@@ -136,6 +136,7 @@ class Broker {
   Result<TenantId> add_tenant(const TenantName& name, const core::Limits& limits, Time now);
   bool in_use(const TenantRecord& tenant, Time now) const;
   void remove(const TenantRecord& tenant, Time now);
+  bool make_room(Time now);
   void forget_unused(Time now);
   void sample_shares(Time now);
 

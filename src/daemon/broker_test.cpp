@@ -176,6 +176,21 @@ TEST(BrokerTenants, AreBounded) {
   EXPECT_FALSE(t.broker.begin_run({TenantKind::Run, "one-more", 0}, {}, t.now));
 }
 
+TEST(BrokerTenants, WhoHasBeenAwayLongestMakesRoom) {
+  TestBroker t;
+  for (std::size_t i = 0; i < Broker::kMostTenants; ++i) {
+    const TenantName name{TenantKind::User, "user-" + std::to_string(i), 0};
+    const auto tenant = t.broker.tenant_for(name, {}, t.now);
+    ASSERT_TRUE(t.broker.set_limits(*tenant, with_cores(50), t.now));
+    if (i == 0) t.join(*tenant);
+    t.now += 1s;
+  }
+  t.tenant("one-more");
+  EXPECT_NE(t.broker.find_tenant("user-0"), nullptr) << "it is there";
+  EXPECT_EQ(t.broker.find_tenant("user-1"), nullptr);
+  EXPECT_NE(t.broker.find_tenant("user-2"), nullptr);
+}
+
 TEST(BrokerUuid, IsReadAsItIsWritten) {
   const std::string text = "GPU-07668105-c02a-992f-8a7b-38d1a79e196c";
   ASSERT_TRUE(parse_uuid(text));
@@ -366,6 +381,31 @@ TEST_F(BrokerGrants, SwitchedOffEveryoneRuns) {
   EXPECT_NE(t.granted(two), 0u);
   ASSERT_TRUE(t.broker.set_scheduling(true, t.now));
   EXPECT_EQ(t.outbox.take<wire::Drop>(one).size(), 1u);
+}
+
+// An hour alone has cost nobody anything: it is not held against who comes back.
+TEST_F(BrokerGrants, AnHourAloneIsNoDebt) {
+  t.broker.leave(two, t.now);
+  t.want(one);
+  EXPECT_NE(t.granted(one), 0u);
+  t.pass(1h);
+  t.broker.leave(one, t.now);
+  one = t.join(a);
+  two = t.join(b);
+  t.want(one);
+  t.want(two);
+  std::map<ClientId, Duration> had;
+  for (int i = 0; i < 1000; ++i) {
+    for (const ClientId id : {one, two}) {
+      const std::uint64_t grant = t.granted(id);
+      if (grant == 0) continue;
+      t.pass(5ms);
+      had[id] += 5ms;
+      t.release(id, grant, 5ms, true);
+    }
+  }
+  EXPECT_GT(had[one], had[two] / 2);
+  EXPECT_GT(had[two], had[one] / 2);
 }
 
 // --- the meter ---------------------------------------------------------------------------------

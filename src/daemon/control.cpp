@@ -83,21 +83,6 @@ struct Control::Json {
             {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
-  // A client that is watched freely is alone on its GPU, and how busy that is, is its share.
-  json share_of(const TenantRecord& tenant) const {
-    double sum = tenant.share_percent.value_or(0);
-    bool known = tenant.share_percent.has_value();
-    for (const ClientId id : tenant.clients) {
-      const ClientRecord& client = broker().clients().at(id);
-      if (client.watch != wire::Watch::Free) continue;
-      const auto& utilisation = broker().gpus().at(client.gpu).utilisation;
-      if (!utilisation) return nullptr;
-      sum += *utilisation;
-      known = true;
-    }
-    return known ? json(sum) : json(nullptr);
-  }
-
   json tenant(const TenantRecord& tenant) const {
     json processes = json::array();
     const auto used = bills.find(tenant.id);
@@ -110,7 +95,7 @@ struct Control::Json {
             {"memory", of(tenant.limits.memory)},
             {"priority", tenant.limits.priority},
             {"paused", tenant.paused},
-            {"share", share_of(tenant)},
+            {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
             {"used", used == bills.end() ? 0 : used->second.count()},
             {"wanting", Broker::wanted(tenant, now).count()},
             {"age", (now - tenant.since).count()},

@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(All, Patterns,
                                            Words{"--pattern", "sync", "--queue", "1"},
                                            Words{"--per-thread-stream", "--threads", "3"},
                                            Words{"--streams", "4", "--threads", "2"},
-                                           Words{"--streams", "0"}, Words{"--queue", "256"}));
+                                           Words{"--streams", "0"}, Words{"--queue", "64"}));
 
 TEST_F(Shares, BurstsBelowTheLimitAreNotHeldBack) {
   std::vector<Job> jobs;

@@ -16,7 +16,7 @@ import report
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECTIONS = ("cuda", "cupy", "jax", "torch", "overhead")
-ROUNDS = {"launches": 9, "step": 3}
+ROUNDS = 5  # of the training step
 
 
 @dataclasses.dataclass
@@ -103,10 +103,12 @@ def result_of(log):
     for line in reversed(text.splitlines()):
         if line.startswith("RESULT "):
             return json.loads(line[len("RESULT "):])
+        if line.startswith("launches="):
+            values = dict(word.split("=") for word in line.split())
+            return {key: float(values[key]) for key in ("with_ns", "without_ns")}
         if line.startswith("kernels="):
             values = dict(word.split("=") for word in line.split())
-            return {"digest": values["kernels"] + "/" + values["checksum"], "versions": {},
-                    "launch_us": 1e6 * float(values["seconds"]) / int(values["kernels"])}
+            return {"digest": values["kernels"] + "/" + values["checksum"], "versions": {}}
     return {"error": text[-400:]}
 
 
@@ -191,15 +193,16 @@ def overhead_of(name, limit, values):
 
 
 def measure_overheads(bench):
-    job = str(bench.build / "bin" / "gpu-job")
-    launches = Program("launches", [job, "--launches", "20000", "--kernel", "0ns", "--queue", "1000"],
-                       20)
-    entries = [overhead_of("20,000 empty launches", 2.0,
-                           interleaved(bench, launches, ROUNDS["launches"], "launch_us"))]
+    # Both ways in one process: between processes the same launches differ by more than a tenth.
+    cost = Program("launches", [str(bench.build / "bin" / "launch-cost")], 20)
+    runs = [bench.run(cost, shared=True)[0] for _ in range(ROUNDS)]
+    values = {shared: [run[key] for run in runs if key in run]
+              for shared, key in ((False, "without_ns"), (True, "with_ns"))}
+    entries = [overhead_of("20,000 empty launches", 2.0, values)]
     if is_installed("torch"):
-        step = python("torch_eager", 60, "torch", "--time", "150")
+        step = python("torch_eager", 60, "torch", "--time", "60")
         entries.append(overhead_of("PyTorch training step", 0.5,
-                                   interleaved(bench, step, ROUNDS["step"], "step_ms")))
+                                   interleaved(bench, step, ROUNDS, "step_ms")))
     return entries
 
 

@@ -244,6 +244,25 @@ TEST_F(Edges, CapturedAllocationsAndFreesAreNodes) {
   EXPECT_OK(own::cuMemFree_v2(plain));
 }
 
+CUresult record_free(CUdeviceptr, CUstream) {
+  return CUDA_SUCCESS;
+}
+
+TEST_F(Edges, ACapturedFreeFreesNothingYet) {
+  const CUstream stream = new_stream();
+  const CUdeviceptr address = allocate(kMiB);
+  CUgraph graph{};
+  ASSERT_OK(real<FunctionId::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  {
+    const Instead instead(FunctionId::cuMemFreeAsync, reinterpret_cast<void*>(&record_free));
+    EXPECT_OK(own::cuMemFreeAsync(address, stream));
+  }
+  EXPECT_EQ(allocated(), kMiB);
+  ASSERT_OK(real<FunctionId::cuStreamEndCapture>(stream, &graph));
+  EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
+  EXPECT_OK(own::cuMemFree_v2(address));
+}
+
 TEST_F(Edges, ARelaxedCaptureSurvivesAllocations) {
   const CUstream stream = new_stream();
   CUgraph graph{};

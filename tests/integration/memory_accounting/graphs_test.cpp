@@ -228,6 +228,14 @@ TEST_F(LeftByGraphs, IsNotThereAfterItWasFreed) {
   EXPECT_EQ(allocated(), 0u);
 }
 
+TEST_F(LeftByGraphs, IsNotThereAfterItWasFreedInOrder) {
+  launch();
+  ASSERT_OK(own::cuMemFreeAsync(address, stream));
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 0u);
+  ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
+}
+
 TEST_F(LeftByGraphs, IsThereAgainAfterAnotherLaunch) {
   launch();
   ASSERT_OK(own::cuMemFree_v2(address));
@@ -280,6 +288,56 @@ TEST_F(LeftByGraphs, IsFreedByTheLaunchOfAnotherGraph) {
   EXPECT_EQ(allocated(), 0u);
   ASSERT_OK(own::cuGraphExecDestroy(other_exec));
   ASSERT_OK(own::cuGraphDestroy(other));
+}
+
+// A handle that the driver hands out again before the call that destroyed it is over.
+CUresult make_42(CUgraphExec* exec, CUgraph, unsigned long long) {
+  *exec = reinterpret_cast<CUgraphExec>(uint64_t{42});
+  return CUDA_SUCCESS;
+}
+CUgraph g_next_graph = nullptr;
+CUresult destroy_and_reuse(CUgraphExec) {
+  CUgraphExec again{};
+  const CUgraph graph = g_next_graph;
+  g_next_graph = nullptr;
+  return graph == nullptr ? CUDA_SUCCESS : own::cuGraphInstantiateWithFlags(&again, graph, 0);
+}
+
+TEST_F(Graphs, WithAHandleThatComesBackAtOnceAreCountedAnew) {
+  const Instead making(FunctionId::cuGraphInstantiateWithFlags, reinterpret_cast<void*>(&make_42));
+  const Instead destroying(FunctionId::cuGraphExecDestroy,
+                           reinterpret_cast<void*>(&destroy_and_reuse));
+  const CUgraph graph = new_graph();
+  add_allocation(graph, 2 * kMiB);
+  const CUgraph next = g_next_graph = new_graph();
+  add_allocation(next, 3 * kMiB);
+  CUgraphExec exec{};
+  ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 3 * kMiB);
+  EXPECT_TRUE(anything_left()) << "what the new one leaves is known";
+  ASSERT_OK(own::cuGraphExecDestroy(exec));
+  EXPECT_EQ(allocated(), 0u);
+  EXPECT_FALSE(anything_left());
+  EXPECT_OK(own::cuGraphDestroy(graph));
+  EXPECT_OK(own::cuGraphDestroy(next));
+}
+
+TEST_F(Graphs, CountInFullWhateverTheirPlaceHeldBefore) {
+  const CUgraph graph = new_graph();
+  add_allocation(graph, 2 * kMiB);
+  const CUgraph next = new_graph();
+  add_allocation(next, 3 * kMiB);
+  CUgraphExec first{};
+  ASSERT_OK(own::cuGraphInstantiateWithFlags(&first, graph, 0));
+  CUgraphExec second = first;
+  ASSERT_OK(own::cuGraphInstantiateWithFlags(&second, next, 0));
+  EXPECT_EQ(allocated(), 5 * kMiB);
+  ASSERT_OK(own::cuGraphExecDestroy(first));
+  EXPECT_EQ(allocated(), 3 * kMiB);
+  ASSERT_OK(own::cuGraphExecDestroy(second));
+  EXPECT_OK(own::cuGraphDestroy(graph));
+  EXPECT_OK(own::cuGraphDestroy(next));
 }
 
 CUresult accept_update(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*) {

@@ -141,6 +141,60 @@ TEST_F(Virtual, AMapThatFailsLetsGoOfMemoryReleasedMeanwhile) {
   EXPECT_EQ(allocated(), 0u);
 }
 
+// Handles and addresses that the driver hands out again before the call that freed them is over.
+
+CUresult create_42(CUmemGenericAllocationHandle* handle, size_t, const CUmemAllocationProp*,
+                   unsigned long long) {
+  *handle = 42;
+  return CUDA_SUCCESS;
+}
+bool g_first = true;
+CUresult release_and_reuse(CUmemGenericAllocationHandle) {
+  if (!g_first) return CUDA_SUCCESS;
+  g_first = false;
+  CUmemGenericAllocationHandle again = 0;
+  CUmemAllocationProp where{};
+  where.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  return own::cuMemCreate(&again, 3 * kChunk, &where, 0);
+}
+
+TEST_F(Virtual, AHandleThatComesBackAtOnceIsCountedAnew) {
+  const Instead creating(FunctionId::cuMemCreate, reinterpret_cast<void*>(&create_42));
+  const Instead releasing(FunctionId::cuMemRelease, reinterpret_cast<void*>(&release_and_reuse));
+  g_first = true;
+  const auto handle = create(2 * kChunk);
+  ASSERT_OK(own::cuMemRelease(handle));
+  EXPECT_EQ(allocated(), 3 * kChunk);
+  ASSERT_OK(own::cuMemRelease(handle));
+  EXPECT_EQ(allocated(), 0u);
+}
+
+Signature<FunctionId::cuMemUnmap>* g_real_unmap = nullptr;
+CUmemGenericAllocationHandle g_next = 0;
+CUresult unmap_and_reuse(CUdeviceptr address, size_t size) {
+  const CUresult result = g_real_unmap(address, size);
+  EXPECT_OK(own::cuMemMap(address, size, 0, g_next, 0));
+  EXPECT_OK(own::cuMemRelease(g_next));
+  return result;
+}
+
+TEST_F(Virtual, AMappingInThePlaceOfAnotherKeepsItsOwnMemory) {
+  const auto handle = create();
+  g_next = create();
+  ASSERT_OK(own::cuMemMap(at(0), kChunk, 0, handle, 0));
+  ASSERT_OK(own::cuMemRelease(handle));
+  EXPECT_EQ(allocated(), 2 * kChunk);
+  g_real_unmap = reinterpret_cast<Signature<FunctionId::cuMemUnmap>*>(
+      g_driver[static_cast<unsigned>(FunctionId::cuMemUnmap)]);
+  {
+    const Instead instead(FunctionId::cuMemUnmap, reinterpret_cast<void*>(&unmap_and_reuse));
+    ASSERT_OK(own::cuMemUnmap(at(0), kChunk));
+  }
+  EXPECT_EQ(allocated(), kChunk);
+  ASSERT_OK(own::cuMemUnmap(at(0), kChunk));
+  EXPECT_EQ(allocated(), 0u);
+}
+
 // Imported memory is its maker's, and counts there.
 TEST_F(Virtual, ImportedHandlesAreNotCountedAgain) {
   CUmemGenericAllocationHandle handle = 0;
