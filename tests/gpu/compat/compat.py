@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -117,14 +118,19 @@ def compile_runtime_programs(bench):
     programs = []
     for linkage in ("static", "shared"):
         binary = bench.out / f"runtime_api_{linkage}"
-        built = subprocess.run(["nvcc", "-O2", "-arch=native", "-cudart", linkage, "-o", str(binary),
-                                str(HERE / "runtime_api.cu")], capture_output=True, text=True,
-                               timeout=120, check=False)
-        if built.returncode != 0:
-            print(f"compat: nvcc: {built.stderr[-300:]}", file=sys.stderr)
+        command = [nvcc(), "-O2", "-arch=native", "-cudart", linkage, "-o", str(binary),
+                   str(HERE / "runtime_api.cu")]
+        try:
+            subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"compat: nvcc: {getattr(error, 'stderr', None) or error}", file=sys.stderr)
             continue
         programs.append(Program(f"cuda-runtime-{linkage}", [str(binary)], 30))
     return programs
+
+
+def nvcc():
+    return shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
 
 
 def python(name, limit, needs, *arguments):
