@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/control_client.h"
 #include "cli/testing/control_server.h"
+#include "cli/testing/process.h"
 
 namespace nvshare::cli {
 namespace {
@@ -125,6 +126,17 @@ TEST(ControlCommands, StatusWantsAnIntervalThatMakesSense) {
             "nvshare status: SECONDS: '0' is not from 0.1 to 3600\n");
   EXPECT_EQ(run({"status", "--watch", "soon"}).code, kBadInput);
   EXPECT_TRUE(server.requests().empty());
+}
+
+TEST(ControlCommands, WatchedStatusComesAgainAndAgainAlsoWhileSomethingIsWrong) {
+  ControlServer server([n = 0](const std::string&) mutable -> std::string {
+    return ++n == 2 ? R"({"ok":false,"error":"not now"})" : R"({"ok":true,"tenants":[]})";
+  });
+  testing::Process lines({NVSHARE_PROGRAM, "status", "--json", "--watch", "0.1"}, {});
+  EXPECT_TRUE(lines.wait_for_output("{\"tenants\":[]}\n{\"tenants\":[]}\n")) << lines.output();
+  testing::Process frames({NVSHARE_PROGRAM, "status", "-w", "0.1"}, {});
+  EXPECT_TRUE(frames.wait_for_output("no program runs")) << frames.output();
+  EXPECT_EQ(frames.output().find('\033'), std::string::npos) << "no terminal, no colours";
 }
 
 TEST(ControlCommands, WithoutASchedulerTheNextStepIsNamed) {
