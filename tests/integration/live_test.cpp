@@ -119,7 +119,7 @@ TEST_F(Live, SchedulingCanBeSwitchedOff) {
   const Job one = running("limited", {"--cores", "20"});
   ASSERT_EQ(nvshare({"config", "scheduling=off"}).ending.code, 0);
   sleep(300ms);
-  expect_share(share_for(one, 2s), 100, "off");
+  EXPECT_GT(share_for(one, 2s), 60) << "its limit does not hold";
   ASSERT_EQ(nvshare({"config", "scheduling=on"}).ending.code, 0);
   sleep(1s);
   expect_share(share_for(one, 4s), 20, "on");
