@@ -16,13 +16,16 @@ if(NVSHARE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${NVSHARE_CCACHE})
 endif()
 
-add_library(nvshare_options INTERFACE)
-target_include_directories(nvshare_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
-target_compile_options(nvshare_options INTERFACE
+add_library(nvshare_warnings INTERFACE)
+target_include_directories(nvshare_warnings INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(nvshare_warnings INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual)
 if(NVSHARE_WERROR)
-  target_compile_options(nvshare_options INTERFACE -Werror)
+  target_compile_options(nvshare_warnings INTERFACE -Werror)
 endif()
+
+add_library(nvshare_options INTERFACE)
+target_link_libraries(nvshare_options INTERFACE nvshare_warnings)
 if(NVSHARE_SANITIZE)
   target_compile_options(nvshare_options INTERFACE
     -fsanitize=${NVSHARE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -41,13 +44,13 @@ function(nvshare_library name)
   target_link_libraries(${name} PUBLIC nvshare_options ${ARG_LINK})
 endfunction()
 
-# nvshare_test(NAME SOURCES... [LINK libs...] [LABELS l...] [TIMEOUT s]): one GoogleTest program,
-# one ctest entry for each of its cases.
+# nvshare_test(NAME SOURCES... [LINK libs...] [LABELS l...] [TIMEOUT s] [LOCK name]): one GoogleTest
+# program, one ctest entry for each of its cases. Those with the same lock run one at a time.
 function(nvshare_test name)
   if(NOT NVSHARE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT" "LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LOCK" "LINK;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -58,7 +61,7 @@ function(nvshare_test name)
   endif()
   include(GoogleTest)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" RESOURCE_LOCK "${ARG_LOCK}")
 endfunction()
 
 # toml++ is used where it is installed; without it, what comes from TOML files is left out and

@@ -4,7 +4,17 @@
 
 namespace nvshare::cli {
 
-// One for each command, each in a file of its own.
+// One for each command.
+Command run_command();
+Command status_command();
+Command ps_command();
+Command limit_command();
+Command why_command();
+Command pause_command();
+Command resume_command();
+Command config_command();
+Command doctor_command();
+Command doctor_probe_command();
 Command sim_command();
 Command softgpu_command();  // only in builds with the software GPU
 

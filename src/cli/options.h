@@ -34,6 +34,8 @@ struct CommandSpec {
   // Everything from the first positional argument on is taken as it stands and may be of any
   // number: `run -- PROGRAM ARGS`.
   bool takes_program = false;
+  // For nvshare itself: not listed, not suggested.
+  bool hidden = false;
 };
 
 // What was given, checked against the spec. Names are those of the spec.

@@ -18,8 +18,11 @@ std::string program_help(const std::vector<Command>& commands) {
       "Several programs share one NVIDIA GPU.\n\ncommands:\n",
       kProgram);
   std::size_t width = 0;
-  for (const Command& command : commands) width = std::max(width, command.spec.name.size());
   for (const Command& command : commands) {
+    if (!command.spec.hidden) width = std::max(width, command.spec.name.size());
+  }
+  for (const Command& command : commands) {
+    if (command.spec.hidden) continue;
     text += fmt::format("  {:<{}}  {}\n", command.spec.name, width, command.spec.summary);
   }
   text += fmt::format("\n{} COMMAND --help tells more; {} --version prints the version.\n",
@@ -64,7 +67,7 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
     if (command.spec.name == first) {
       return run_command(command, {words.begin() + 1, words.end()}, streams);
     }
-    names.push_back(command.spec.name);
+    if (!command.spec.hidden) names.push_back(command.spec.name);
   }
   return mistake(streams.err,
                  fmt::format("unknown command '{}'{}", first, did_you_mean(first, names)));

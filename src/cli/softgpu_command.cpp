@@ -11,7 +11,10 @@
 
 #include "base/suggest.h"
 #include "cli/commands.h"
+#include "cli/find_program.h"
+#include "cli/run_directory.h"
 #include "softgpu/config.h"
+#include "wire/channel.h"
 
 namespace nvshare::cli {
 namespace {
@@ -19,8 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kConfigVariable = "NVSHARE_SOFTGPU_CONFIG";
-constexpr int kNotExecutable = 126;  // as shells answer
-constexpr int kNotFound = 127;
 
 // Variables that the program gets beside those that are there already.
 using Variables = std::map<std::string, std::string>;
@@ -137,7 +138,7 @@ int become(const std::vector<std::string>& words, const Variables& variables, St
   ::execvp(arguments[0], arguments.data());
   const int error = errno;
   return mistake(streams, fmt::format("{}: {}", words[0], std::strerror(error)),
-                 error == ENOENT ? kNotFound : kNotExecutable);
+                 exit_code_of_exec(error));
 }
 
 int run(const Arguments& arguments, Streams streams) {
@@ -154,6 +155,11 @@ int run(const Arguments& arguments, Streams streams) {
   const char* path = std::getenv("LD_LIBRARY_PATH");
   (*variables)["LD_LIBRARY_PATH"] =
       path != nullptr && *path != 0 ? fmt::format("{}:{}", *folder, path) : *folder;
+  // A card has a scheduler of its own, which would look at another one otherwise.
+  if (const Surroundings around = surroundings(); !around.chosen) {
+    (*variables)[wire::kRunDirectoryVariable] =
+        fmt::format("{}-softgpu-{}", private_directory(around), config->card);
+  }
   return become(arguments.positionals(), *variables, streams);
 }
 

@@ -7,6 +7,8 @@ namespace nvshare::interposer {
 
 using namespace nvshare::cuda;
 
+struct Object;
+
 // The pointers, indexed by FunctionId. Never null: before the driver is found, and for functions
 // that it does not have, a pointer leads to a function that answers CUDA_ERROR_NOT_FOUND (or, when
 // there is no driver at all, CUDA_ERROR_NO_DEVICE) after trying to resolve.
@@ -21,5 +23,12 @@ inline CUresult real(Arguments... arguments) {
 
 // Whether the driver has this function (resolves it).
 bool driver_has(FunctionId id);
+
+// Whether this is a CUDA driver: libcuda.so.1, whatever its file is called.
+bool is_driver(const Object& object);
+
+// The driver's functions are those of this library from now on. False when they come from another
+// one that is in use already.
+bool use_driver(const Object& object);
 
 }  // namespace nvshare::interposer

@@ -5,12 +5,12 @@
 #include "interposer/driver.h"
 #include "interposer/sys.h"
 
-// The gate: everything that makes the GPU work passes it. Open, it costs one relaxed load and two
+// The gate: everything that makes the GPU work passes it. Open, it costs one relaxed load and a few
 // plain stores to the thread's own slot. Closed, callers wait in the CPU.
 //
 // Closing is race-free without a lock on the way in: a passing thread says in its slot that it is
-// inside, and then looks at the gate; who closes changes the gate, makes every running thread of the
-// process see that (membarrier), and then waits until nobody who was inside is any more.
+// inside, and then looks at the gate; who closes changes the gate, makes every running thread of
+// the process see that (membarrier), and then waits until nobody who was inside is any more.
 namespace nvshare::interposer {
 
 enum GateState : uint32_t {
@@ -20,6 +20,7 @@ enum GateState : uint32_t {
 };
 
 struct Link;
+struct StreamRecord;
 
 // One per device that is used. Lives as long as the process.
 struct Gate {
@@ -29,19 +30,23 @@ struct Gate {
 
 // One per thread. Slots are reused, never freed.
 struct Slot {
-  std::atomic<const Gate*> inside{nullptr};  // written by the thread, read by who closes
+  // Written by the thread, read by who closes. A call within a call finds it set and does not wait:
+  // the outer one passed.
+  std::atomic<const Gate*> inside{nullptr};
   std::atomic<uint32_t> taken{0};
-  uint32_t nesting = 0;       // of Passage and of our own calls into the driver
+  std::atomic<uint32_t> passes{
+      0};  // counted by the thread while running free, for who looks whether it does
   Slot* next = nullptr;
-  // The last stream of a metered call, and what is kept about it.
+
+  // The stream of the last metered call and its record, while records_version is up to date.
   CUcontext last_context = nullptr;
   CUstream last_stream = nullptr;
-  struct StreamRecord* last_record = nullptr;
+  StreamRecord* last_record = nullptr;
   uint32_t records_version = 0;
 };
 
-extern thread_local Slot* t_slot __attribute__((tls_model("initial-exec")));
-// The only gate there is, while only one device is used.
+extern constinit thread_local Slot* t_slot __attribute__((tls_model("initial-exec")));
+// The only gate there is, while only one device is used; null otherwise.
 extern std::atomic<Gate*> g_only_gate;
 
 // Where a call goes. `stream` as it was handed in; `per_thread` when a null stream means the
@@ -51,35 +56,53 @@ struct Destination {
   bool per_thread = false;
 };
 
-// Held around one call that makes the GPU work. Constructing it may wait.
+// The short way, when the gate stands open and nothing is counted: the slot to leave by
+// leave_free(), or null, when it takes a Passage.
+[[gnu::always_inline]] inline Slot* enter_free() {
+  Slot* slot = t_slot;
+  Gate* gate = g_only_gate.load(std::memory_order_relaxed);
+  if (slot == nullptr || gate == nullptr) return nullptr;
+  if (slot->inside.load(std::memory_order_relaxed) != nullptr) return nullptr;
+  slot->inside.store(gate, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(gate->state.load(std::memory_order_relaxed) != kFree, 0)) {
+    slot->inside.store(nullptr, std::memory_order_release);
+    return nullptr;
+  }
+  slot->passes.store(slot->passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  return slot;
+}
+inline void leave_free(Slot* slot) {
+  slot->inside.store(nullptr, std::memory_order_release);
+}
+
+// Held around one call that makes the GPU work, after enter_free() answered null. Constructing it
+// may wait.
 class Passage {
  public:
-  explicit Passage(Destination destination) {
-    Slot* slot = t_slot;
-    Gate* gate = g_only_gate.load(std::memory_order_relaxed);
-    if (__builtin_expect(slot != nullptr && gate != nullptr && slot->nesting == 0, 1)) {
-      slot->inside.store(gate, std::memory_order_relaxed);
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      if (__builtin_expect(gate->state.load(std::memory_order_relaxed) == kFree, 1)) {
-        slot->nesting = 1;
-        slot_ = slot;
-        return;
-      }
-    }
-    enter_slow(destination);
-  }
-  ~Passage() {
-    if (slot_ == nullptr) return;
-    slot_->nesting -= 1;
-    if (slot_->nesting == 0) slot_->inside.store(nullptr, std::memory_order_release);
-  }
+  explicit Passage(Destination destination);
+  ~Passage();
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
  private:
-  void enter_slow(Destination destination);
-
-  Slot* slot_ = nullptr;  // null: not to be left
+  Slot* slot_ = nullptr;            // null: nothing to leave
+  StreamRecord* record_ = nullptr;  // where the call goes, while metered
 };
+
+// The calling thread's slot; null when there is no memory for one.
+Slot* own_slot();
+
+// Prepares the process-wide barrier that closing needs; until then, and where the kernel has none,
+// g_only_gate stays null and every call takes the slow way, with fences of its own.
+bool prepare_barrier();
+
+// From here on no thread passes. Those inside still are: nobody_inside() says when they have left.
+void close_gate(Gate& gate);
+bool nobody_inside(const Gate& gate);
+// How many calls passed while running free, by all threads.
+uint64_t all_passes();
+
+void forget_slots_after_fork();
 
 }  // namespace nvshare::interposer

@@ -65,10 +65,11 @@ struct Hello {
   uint32_t magic;
   uint16_t major;
   uint16_t minor;
-  uint8_t gpu[16];        // UUID of the device
-  uint64_t gpu_memory;    // its total, for a scheduler without NVML
-  uint64_t allocated;     // not 0 when it comes back after the scheduler was away
-  uint64_t memory_limit;  // the process's own wish (NVSHARE_GPU_MEMORY_LIMIT), can only lower; 0: none
+  uint8_t gpu[16];      // UUID of the device
+  uint64_t gpu_memory;  // its total, for a scheduler without NVML
+  uint64_t allocated;   // not 0 when it comes back after the scheduler was away
+  uint64_t
+      memory_limit;  // the process's own wish (NVSHARE_GPU_MEMORY_LIMIT), can only lower; 0: none
   char program[kNameLength];
 };
 

@@ -5,9 +5,10 @@
 
 #include <atomic>
 
-// One page per client, shared by the scheduler and the program: what changes too often for messages,
-// or must be readable without asking. Each word has one writer. The other side may scribble on all
-// of it, so nobody keeps anything here that he needs himself, and everything read is checked.
+// One page per client, shared by the scheduler and the program: what changes too often for
+// messages, or must be readable without asking. Each word has one writer. The other side may
+// scribble on all of it, so nobody keeps anything here that he needs himself, and everything read
+// is checked.
 namespace nvshare::wire {
 
 inline constexpr uint32_t kPageMagic = 0x7076736e;

@@ -1,0 +1,78 @@
+#include "cli/limits.h"
+
+#include <fmt/format.h>
+
+#include "wire/messages.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr std::size_t kLongestName = wire::kNameLength - 1;
+
+// Not isalnum(), which asks the locale.
+bool belongs_in_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
+}
+
+std::optional<int> whole_number(const Arguments& arguments, std::string_view option, int low,
+                                int high, std::vector<std::string>& wrong) {
+  const auto text = arguments.value(option);
+  if (!text) return std::nullopt;
+  const auto number = parse_integer(*text, low, high);
+  if (!number) {
+    wrong.push_back(fmt::format("--{}: {}", option, number.error().message));
+    return std::nullopt;
+  }
+  return static_cast<int>(*number);
+}
+
+}  // namespace
+
+std::vector<Option> limit_options() {
+  return {
+      {"mem", 'm', "SIZE", "most GPU memory it may have, such as 4Gi; none: no limit"},
+      {"cores", 'c', "N", "most of the GPU's time it may have, in percent: 1 to 100"},
+      {"priority", 'p', "N", "who goes first: -10 to 10, default 0"},
+  };
+}
+
+LimitWish read_limits(const Arguments& arguments, std::vector<std::string>& wrong) {
+  LimitWish wish;
+  if (const auto text = arguments.value("mem")) {
+    const auto bytes = parse_bytes(*text);
+    if (*text == "none") {
+      wish.lift_memory = true;
+    } else if (!bytes) {
+      wrong.push_back(fmt::format("--mem: {}", bytes.error().message));
+    } else if (bytes->count <= 0) {
+      wrong.push_back(fmt::format("--mem: '{}' is not more than nothing", *text));
+    } else {
+      wish.memory = *bytes;
+    }
+  }
+  wish.cores = whole_number(arguments, "cores", 1, 100, wrong);
+  wish.priority = whole_number(arguments, "priority", -10, 10, wrong);
+  return wish;
+}
+
+Result<void> check_name(std::string_view name) {
+  bool good = !name.empty() && name.size() <= kLongestName;
+  for (const char c : name) good = good && belongs_in_name(c);
+  if (good) return {};
+  return Error{fmt::format("'{}' is not a name (1 to {} letters, digits, '.', '_', '-')", name,
+                           kLongestName)};
+}
+
+std::string default_name(std::string_view program, long pid) {
+  const std::string behind = fmt::format("-{}", pid);
+  const std::size_t slash = program.rfind('/');
+  std::string name(slash == program.npos ? program : program.substr(slash + 1));
+  if (name.size() > kLongestName - behind.size()) name.resize(kLongestName - behind.size());
+  for (char& c : name) {
+    if (!belongs_in_name(c)) c = '_';
+  }
+  return (name.empty() ? "program" : name) + behind;
+}
+
+}  // namespace nvshare::cli

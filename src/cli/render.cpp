@@ -1,0 +1,178 @@
+#include "cli/render.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/table.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr std::size_t kNameWidth = 28;
+constexpr std::size_t kProgramWidth = 20;
+
+std::string percent(std::optional<double> value) {
+  return value ? fmt::format("{:.1f}%", *value) : "-";
+}
+
+// Hours and days, too, for a scheduler runs long.
+std::string long_time(Duration time) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+  if (seconds < 60) return fmt::format("{}s", seconds);
+  if (seconds < 3600) return fmt::format("{}min", seconds / 60);
+  if (seconds < 86400) return fmt::format("{}h{:02}min", seconds / 3600, seconds / 60 % 60);
+  return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
+}
+
+std::string size(std::optional<Bytes> bytes) {
+  return bytes ? to_text(*bytes) : "-";
+}
+
+std::string of_limit(std::optional<Bytes> used, std::optional<Bytes> limit) {
+  return fmt::format("{} / {}", size(used), size(limit));
+}
+
+Bytes allocated(const TenantInfo& tenant) {
+  Bytes sum;
+  for (const ProcessInfo& one : tenant.processes) sum += one.allocated;
+  return sum;
+}
+
+// Of several processes the busiest speaks for the tenant.
+std::string state_of(const TenantInfo& tenant) {
+  if (tenant.paused) return "paused";
+  if (tenant.processes.empty()) return "-";
+  for (const ProcessInfo& one : tenant.processes) {
+    if (one.state == "running") return one.state;
+  }
+  for (const ProcessInfo& one : tenant.processes) {
+    if (one.state != "idle") return short_text(one.state, kProgramWidth);
+  }
+  return "idle";
+}
+
+Cell state_cell(std::string state) {
+  const std::string_view look = state == "running"                ? kGreen
+                                : state == "paused"               ? kRed
+                                : state == "idle" || state == "-" ? std::string_view()
+                                                                  : kYellow;
+  return {std::move(state), look};
+}
+
+std::string scheduler_line(const SchedulerInfo& scheduler) {
+  return fmt::format(
+      "nvshare-scheduler {} ({}, {}), policy {}, up {}{}\n",
+      short_text(scheduler.version, kNameWidth), scheduler.is_private ? "private" : "system",
+      short_text(scheduler.run_directory, 100), short_text(scheduler.policy, kNameWidth),
+      long_time(scheduler.uptime), scheduler.scheduling ? "" : ", SCHEDULING IS OFF");
+}
+
+std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
+  if (gpus.empty()) return "no GPU is known yet\n";
+  std::vector<std::vector<Cell>> rows;
+  for (const GpuInfo& gpu : gpus) {
+    rows.push_back({fmt::format("{}", gpu.index), short_text(gpu.name, kNameWidth),
+                    of_limit(gpu.memory_used, gpu.memory), percent(gpu.utilisation),
+                    fmt::format("{}", gpu.clients), fmt::format("{}", gpu.running)});
+  }
+  return table_text({{"GPU", true},
+                     {"MODEL"},
+                     {"MEMORY", true},
+                     {"BUSY", true},
+                     {"PROCESSES", true},
+                     {"RUNNING", true}},
+                    rows, colour);
+}
+
+std::string tenants_text(const std::vector<TenantInfo>& tenants, bool colour) {
+  if (tenants.empty()) return "no program runs under nvshare\n";
+  std::vector<std::vector<Cell>> rows;
+  for (const TenantInfo& tenant : tenants) {
+    rows.push_back({short_text(tenant.name, kNameWidth), fmt::format("{}%", tenant.cores),
+                    percent(tenant.share), of_limit(allocated(tenant), tenant.memory),
+                    fmt::format("{}", tenant.priority), state_cell(state_of(tenant)),
+                    fmt::format("{}", tenant.processes.size())});
+  }
+  return table_text({{"NAME"},
+                     {"CORES", true},
+                     {"GETS", true},
+                     {"MEMORY", true},
+                     {"PRIORITY", true},
+                     {"STATE"},
+                     {"PROCESSES", true}},
+                    rows, colour);
+}
+
+std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
+  std::vector<std::vector<Cell>> rows;
+  for (const ForeignInfo& one : foreign) {
+    rows.push_back({fmt::format("{}", one.pid), short_text(one.program, kProgramWidth),
+                    fmt::format("{}", one.gpu), size(one.memory)});
+  }
+  return "not under nvshare:\n" +
+         table_text({{"PID", true}, {"PROGRAM"}, {"GPU", true}, {"MEMORY", true}}, rows, colour);
+}
+
+}  // namespace
+
+std::string status_text(const Status& status, bool colour) {
+  std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour) +
+                     "\n" + tenants_text(status.tenants, colour);
+  if (!status.foreign.empty()) text += "\n" + foreign_text(status.foreign, colour);
+  return text;
+}
+
+std::string processes_text(const Status& status, bool colour) {
+  std::vector<std::vector<Cell>> rows;
+  for (const TenantInfo& tenant : status.tenants) {
+    for (const ProcessInfo& one : tenant.processes) {
+      rows.push_back({fmt::format("{}", one.pid), short_text(tenant.name, kNameWidth),
+                      short_text(one.program, kProgramWidth), fmt::format("{}", one.gpu),
+                      state_cell(short_text(one.state, kProgramWidth)), to_text(one.allocated),
+                      to_text(one.resident), to_text(one.used), to_text(one.held)});
+    }
+  }
+  if (rows.empty()) return "no program runs under nvshare\n";
+  return table_text({{"PID", true},
+                     {"NAME"},
+                     {"PROGRAM"},
+                     {"GPU", true},
+                     {"STATE"},
+                     {"MEMORY", true},
+                     {"ON GPU", true},
+                     {"USED", true},
+                     {"HELD BACK", true}},
+                    rows, colour);
+}
+
+std::string tenant_line(const TenantInfo& tenant) {
+  return fmt::format("{}: cores {}%, memory {}, priority {}{}\n", short_text(tenant.name, 64),
+                     tenant.cores, tenant.memory ? to_text(*tenant.memory) : "without limit",
+                     tenant.priority, tenant.paused ? ", paused" : "");
+}
+
+std::string why_text(const std::string& name, const std::vector<WhyProcess>& processes) {
+  if (processes.empty()) return fmt::format("{} has no process on a GPU\n", short_text(name, 64));
+  std::string text;
+  for (const WhyProcess& one : processes) {
+    text += fmt::format("{} (pid {}) on GPU {}: {}\n", short_text(one.program, kProgramWidth),
+                        one.pid, one.gpu, short_text(one.text, 1000));
+  }
+  return text;
+}
+
+std::string settings_text(const std::vector<SettingInfo>& settings, bool colour) {
+  std::vector<std::vector<Cell>> rows;
+  for (const SettingInfo& one : settings) {
+    const bool changed = one.value != one.default_value;
+    rows.push_back({short_text(one.name, kNameWidth),
+                    Cell(short_text(one.value, kNameWidth), changed ? kYellow : ""),
+                    short_text(one.default_value, kNameWidth), short_text(one.range, 40),
+                    short_text(one.help, 80) + (one.changeable ? "" : " (from the start on)")});
+  }
+  return table_text({{"SETTING"}, {"VALUE"}, {"DEFAULT"}, {"RANGE"}, {"WHAT IT DOES"}}, rows,
+                    colour);
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ostream>
+
+#include "base/suggest.h"
+#include "cli/commands.h"
+#include "cli/find_program.h"
+#include "cli/installed.h"
+#include "cli/limits.h"
+#include "cli/private_scheduler.h"
+#include "cli/supervise.h"
+#include "cli/tenant_link.h"
+#include "wire/channel.h"
+
+namespace nvshare::cli {
+namespace {
+
+// A scheduler that was about to end may close on whoever just came.
+constexpr int kTries = 20;
+constexpr int kBetweenTries = 50;  // milliseconds
+
+struct Wanted {
+  std::string name;
+  LimitWish limits;
+  std::vector<std::string> words;
+};
+
+int complain(Streams streams, std::string_view what, int code) {
+  streams.err << fmt::format("nvshare run: {}\n", what);
+  return code;
+}
+
+Result<Wanted> read_wanted(const Arguments& arguments) {
+  std::vector<std::string> wrong;
+  Wanted wanted;
+  wanted.words = arguments.positionals();
+  wanted.limits = read_limits(arguments, wrong);
+  wanted.name = arguments.value("name").value_or(default_name(wanted.words[0], ::getpid()));
+  if (const auto named = check_name(wanted.name); !named) {
+    wrong.push_back("--name: " + named.error().message);
+  }
+  if (!wrong.empty()) return Error{join({wrong.begin(), wrong.end()}, "; ")};
+  return wanted;
+}
+
+// Without a driver there is nothing to share.
+int run_unshared(const Wanted& wanted, Streams streams) {
+  streams.err
+      << "nvshare run: no CUDA driver (libcuda.so.1) was found: the program runs unshared\n";
+  std::vector<char*> arguments;
+  for (const std::string& word : wanted.words) {
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  }
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  const int error = errno;
+  return complain(streams, fmt::format("{}: {}", wanted.words[0], std::strerror(error)),
+                  exit_code_of_exec(error));
+}
+
+struct Tenancy {
+  UniqueFd connection;
+  Joined joined;
+};
+
+Result<Tenancy> take_part(const RunDirectory& directory, const Wanted& wanted) {
+  for (int tries = 1;; ++tries) {
+    auto connection = connect_or_start(directory);
+    if (!connection) return connection.error();
+    auto joined = begin_run(connection->get(), wanted.name, wanted.limits);
+    if (!joined) return joined.error();
+    if (joined->closed && tries == kTries) return Error{joined->refusal};
+    if (!joined->closed) return Tenancy{std::move(*connection), std::move(*joined)};
+    ::poll(nullptr, 0, kBetweenTries);
+  }
+}
+
+// After the scheduler was away: the same tenant again, or nothing.
+UniqueFd take_part_again(const std::string& directory, const Wanted& wanted) {
+  const auto path = socket_path(directory, wire::kProgramSocket);
+  if (!path) return UniqueFd();
+  UniqueFd connection(wire::connect_to(path->c_str()));
+  if (!connection) return UniqueFd();
+  const auto joined = begin_run(connection.get(), wanted.name, wanted.limits);
+  return joined && joined->accepted ? std::move(connection) : UniqueFd();
+}
+
+int run_shared(const Wanted& wanted, const std::string& library, Streams streams) {
+  const auto directory = find_run_directory(surroundings());
+  if (!directory) return complain(streams, directory.error().message, kFailed);
+  if (directory->system_silent) {
+    streams.err << "nvshare run: the system's scheduler does not answer: using a private one\n";
+  }
+  auto tenancy = take_part(*directory, wanted);
+  if (!tenancy) return complain(streams, tenancy.error().message, kFailed);
+  if (!tenancy->joined.accepted) {
+    return complain(streams, tenancy->joined.refusal,
+                    tenancy->joined.other_version ? kFailed : kBadInput);
+  }
+  TenantConnection connection;
+  connection.socket = std::move(tenancy->connection);
+  connection.again = [&] { return take_part_again(directory->path, wanted); };
+  connection.tell = [&](bool back) {
+    streams.err << fmt::format("nvshare run: the scheduler is {}\n",
+                               back ? "back" : "gone: limits do not hold until it is back");
+  };
+  const Ending ending = supervise({wanted.words, sharing_environment(library, directory->path)},
+                                  std::move(connection));
+  if (ending.exec_error != 0) {
+    return complain(streams,
+                    fmt::format("{}: {}", wanted.words[0], std::strerror(ending.exec_error)),
+                    exit_code_of_exec(ending.exec_error));
+  }
+  return end_like(ending.status);
+}
+
+int run(const Arguments& arguments, Streams streams) {
+  if (arguments.positionals().empty()) {
+    return complain(streams, "CMD is missing (see nvshare run --help)", kBadInput);
+  }
+  const auto wanted = read_wanted(arguments);
+  if (!wanted) return complain(streams, wanted.error().message, kBadInput);
+  if (const int error = find_program(wanted->words[0]); error != 0) {
+    return complain(streams, fmt::format("{}: {}", wanted->words[0], std::strerror(error)),
+                    exit_code_of_exec(error));
+  }
+  const auto library = preload_library();
+  if (!library) return complain(streams, library.error().message, kFailed);
+  if (!driver_is_there()) return run_unshared(*wanted, streams);
+  return run_shared(*wanted, *library, streams);
+}
+
+}  // namespace
+
+Command run_command() {
+  CommandSpec spec;
+  spec.name = "run";
+  spec.summary = "Run a program that shares the GPU with others";
+  spec.positionals = {{"CMD", "the program, with its arguments", false}};
+  spec.options = {{"name", 'n', "NAME", "what to call it; default: the program and a number"}};
+  for (const Option& option : limit_options()) spec.options.push_back(option);
+  spec.takes_program = true;
+  spec.more =
+      "Without a scheduler that answers, a private one is started; it ends by itself.\n"
+      "The exit code is the program's; 127 and 126 when it cannot be found or started,\n"
+      "2 for wrong values and 1 when it cannot share: then nothing is started.\n\n"
+      "examples:\n"
+      "  nvshare run -- python train.py\n"
+      "  nvshare run --name train --cores 40 --mem 8Gi -- python train.py\n"
+      "  nvshare run --priority 5 -- ./serve";
+  return {spec, run};
+}
+
+}  // namespace nvshare::cli

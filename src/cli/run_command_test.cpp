@@ -1,0 +1,288 @@
+// `nvshare run` as a person runs it, with a scheduler that is not the real one.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/testing/installation.h"
+#include "cli/testing/process.h"
+
+namespace nvshare::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contents;
+using testing::Outcome;
+using testing::Process;
+
+class Run : public ::testing::Test {
+ protected:
+  Process start(std::vector<std::string> words, const std::vector<std::string>& more = {}) {
+    words.insert(words.begin(), {installed_.path("bin/nvshare"), "run"});
+    auto variables = installed_.variables();
+    variables.insert(variables.end(), more.begin(), more.end());
+    return Process(words, variables);
+  }
+  Outcome run(std::vector<std::string> words, const std::vector<std::string>& more = {}) {
+    return start(std::move(words), more).wait();
+  }
+
+  testing::Installation installed_;
+  const std::string directory_ = installed_.run_directory();
+  const std::string outer_ = installed_.folder();
+};
+
+TEST_F(Run, StartsAPrivateSchedulerAndEndsAsTheProgramDid) {
+  const Outcome outcome = run({"--name", "one", "--mem", "4Gi", "--cores", "40", "--priority=-3",
+                               "--", "sh", "-c", "echo out; echo err >&2; exit 41"});
+  EXPECT_EQ(outcome.code(), 41);
+  EXPECT_EQ(outcome.output, "out\nerr\n");
+  EXPECT_EQ(installed_.runs(), "one 4294967296 40 -3\n");
+  ASSERT_EQ(installed_.schedulers().size(), 1u);
+  EXPECT_EQ(::kill(installed_.schedulers()[0], 0), 0) << "the scheduler outlives the program";
+  EXPECT_EQ(::getsid(installed_.schedulers()[0]), installed_.schedulers()[0]);
+  EXPECT_EQ(run({"true"}).code(), 0);
+  EXPECT_EQ(installed_.schedulers().size(), 1u)
+      << "the second program uses the first one's scheduler";
+}
+
+TEST_F(Run, WithoutWishesATenantIsNamedAfterTheProgramAndHasNoLimits) {
+  Process process = start({"sh", "-c", "exit 0"});
+  const pid_t pid = process.pid();
+  EXPECT_EQ(process.wait().code(), 0);
+  EXPECT_EQ(installed_.runs(), "sh-" + std::to_string(pid) + " 0 100 0\n");
+}
+
+TEST_F(Run, TheFolderOfAPrivateSchedulerIsTheUsersAlone) {
+  EXPECT_EQ(run({"true"}).code(), 0);
+  struct stat found {};
+  ASSERT_EQ(::stat(directory_.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0700u);
+  ASSERT_EQ(::stat((directory_ + "/scheduler.log").c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+}
+
+TEST_F(Run, ProgramsStartedAtOnceShareOneScheduler) {
+  std::vector<Process> all;
+  for (int i = 0; i < 6; ++i) all.push_back(start({"sh", "-c", "exit 7"}));
+  for (Process& one : all) {
+    const Outcome outcome = one.wait();
+    EXPECT_EQ(outcome.code(), 7) << outcome.output;
+  }
+  EXPECT_EQ(installed_.schedulers().size(), 1u);
+  const std::string lines = installed_.runs();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 6);
+}
+
+TEST_F(Run, TheProgramIsGivenTheLibraryAndTheRunDirectory) {
+  const std::string library = installed_.path("lib/libnvshare.so");
+  EXPECT_EQ(run({"sh", "-c", "echo $LD_PRELOAD $NVSHARE_RUN_DIR"}).output,
+            library + " " + directory_ + "\n");
+  EXPECT_EQ(run({"sh", "-c", "ls /proc/self/fd | wc -l"}).output,
+            Process({"sh", "-c", "ls /proc/self/fd | wc -l"}, {}).wait().output)
+      << "and nothing else that is open";
+}
+
+// A sanitizer wants to be loaded before everything, so nothing can be preloaded then.
+#ifndef NVSHARE_UNDER_SANITIZER
+TEST_F(Run, WhatIsPreloadedAlreadyComesAfterTheLibrary) {
+  const std::string other = installed_.path("driver/libcuda.so.1");
+  EXPECT_EQ(run({"sh", "-c", "echo $LD_PRELOAD"}, {"LD_PRELOAD=" + other}).output,
+            installed_.path("lib/libnvshare.so") + ":" + other + "\n");
+}
+
+TEST_F(Run, TheLibraryIsNotForTheScheduler) {
+  const std::string other = installed_.path("driver/libcuda.so.1");
+  EXPECT_EQ(run({"true"}, {"LD_PRELOAD=" + other}).code(), 0);
+  EXPECT_EQ(contents(directory_ + "/scheduler.log"), "fake scheduler, preloaded: nothing\n");
+}
+#endif
+
+TEST_F(Run, AFolderForLibrariesOfItsOwnIsFoundToo) {
+  fs::create_directories(installed_.path("lib/nvshare"));
+  fs::rename(installed_.path("lib/libnvshare.so"), installed_.path("lib/nvshare/libnvshare.so"));
+  EXPECT_EQ(run({"sh", "-c", "echo $LD_PRELOAD"}).output,
+            installed_.path("lib/nvshare/libnvshare.so") + "\n");
+}
+
+TEST_F(Run, WrongValuesStartNothing) {
+  const Outcome outcome = run({"--name", "a b", "--cores", "101", "--mem", "0", "--priority", "x",
+                               "--", "touch", outer_ + "/touched"});
+  EXPECT_EQ(outcome.code(), 2);
+  EXPECT_EQ(outcome.output,
+            "nvshare run: --mem: '0' is not more than nothing; "
+            "--cores: '101' is not a whole number from 1 to 100; "
+            "--priority: 'x' is not a whole number from -10 to 10; "
+            "--name: 'a b' is not a name (1 to 63 letters, digits, '.', '_', '-')\n");
+  EXPECT_FALSE(fs::exists(outer_ + "/touched"));
+  EXPECT_FALSE(fs::exists(directory_));
+  EXPECT_EQ(run({}).output, "nvshare run: CMD is missing (see nvshare run --help)\n");
+}
+
+TEST_F(Run, WhatCannotBeStartedIsKnownBefore) {
+  const Outcome missing = run({"no-such-program-anywhere"});
+  EXPECT_EQ(missing.code(), 127);
+  EXPECT_EQ(missing.output, "nvshare run: no-such-program-anywhere: No such file or directory\n");
+  const Outcome folder = run({"/tmp"});
+  EXPECT_EQ(folder.code(), 126);
+  EXPECT_EQ(folder.output, "nvshare run: /tmp: Permission denied\n");
+  EXPECT_FALSE(fs::exists(directory_)) << "no scheduler was started";
+}
+
+TEST_F(Run, WhatOnlyExecCanTellIsToldToo) {
+  const std::string script = outer_ + "/script";
+  std::ofstream(script) << "#!/no/such/interpreter\n";
+  ::chmod(script.c_str(), 0755);
+  const Outcome outcome = run({script});
+  EXPECT_EQ(outcome.code(), 127);
+  EXPECT_EQ(outcome.output, "nvshare run: " + script + ": No such file or directory\n");
+}
+
+TEST_F(Run, WaitsForASchedulerThatIsAboutToEnd) {
+  // It does not answer any more, but still holds the folder.
+  std::filesystem::create_directory(directory_);
+  std::filesystem::permissions(directory_, std::filesystem::perms::owner_all);
+  Process old({"flock", directory_ + "/scheduler.lock", "sh", "-c", "echo holds; sleep 1"}, {});
+  ASSERT_TRUE(old.wait_for_output("holds")) << old.output();
+  Process next = start({"true"});
+  ::poll(nullptr, 0, 500);
+  EXPECT_TRUE(installed_.schedulers().empty());
+  EXPECT_EQ(next.wait().code(), 0);
+  EXPECT_EQ(installed_.schedulers().size(), 1u);
+}
+
+TEST_F(Run, TriesAgainWhenTheSchedulerGoesWithoutAWord) {
+  const Outcome outcome = run({"--name", "closed-on-once", "--", "echo", "started"});
+  EXPECT_EQ(outcome.output, "started\n");
+  EXPECT_EQ(installed_.runs(), "closed-on-once 0 100 0\n");
+}
+
+TEST_F(Run, ANameIsGivenOnce) {
+  Process first = start({"--name", "train", "--", "sh", "-c", "echo started; exec sleep 60"});
+  ASSERT_TRUE(first.wait_for_output("started")) << first.output();
+  const Outcome second = run({"--name", "train", "--", "echo", "too"});
+  EXPECT_EQ(second.code(), 2);
+  EXPECT_EQ(second.output, "nvshare run: the name 'train' is in use\n");
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.wait().signal(), SIGTERM);
+  EXPECT_EQ(run({"--name", "train", "--", "echo", "now"}).output, "now\n");
+}
+
+TEST_F(Run, AnotherVersionIsNotTheUsersMistake) {
+  const Outcome outcome = run({"--name", "of-another-version", "--", "echo", "started"});
+  EXPECT_EQ(outcome.code(), 1);
+  EXPECT_EQ(outcome.output, "nvshare run: speaks another version\n");
+}
+
+TEST_F(Run, WithoutALibraryNothingIsStarted) {
+  fs::remove(installed_.path("lib/libnvshare.so"));
+  const Outcome outcome = run({"echo", "started"});
+  EXPECT_EQ(outcome.code(), 1);
+  EXPECT_EQ(outcome.output, "nvshare run: " + installed_.path("lib/libnvshare.so") +
+                                " is missing: install nvshare again\n");
+}
+
+TEST_F(Run, WithoutASchedulerNothingIsStarted) {
+  fs::remove(installed_.path("bin/nvshare-scheduler"));
+  const Outcome missing = run({"echo", "started"});
+  EXPECT_EQ(missing.code(), 1);
+  EXPECT_EQ(missing.output, "nvshare run: " + installed_.path("bin/nvshare-scheduler") +
+                                " is missing: install nvshare again\n");
+  std::ofstream(installed_.path("bin/nvshare-scheduler"))
+      << "#!/bin/sh\necho it hurts >&2\nexit 3\n";
+  fs::permissions(installed_.path("bin/nvshare-scheduler"), fs::perms::owner_all);
+  const Outcome broken = run({"echo", "started"});
+  EXPECT_EQ(broken.code(), 1);
+  EXPECT_EQ(broken.output, "nvshare run: the private scheduler did not start; the end of " +
+                               directory_ + "/scheduler.log:\n  it hurts\n");
+}
+
+TEST_F(Run, AFolderThatOthersCanWriteToIsNotUsed) {
+  fs::create_directory(directory_);
+  fs::permissions(directory_, fs::perms::all);
+  const Outcome outcome = run({"echo", "started"});
+  EXPECT_EQ(outcome.code(), 1);
+  EXPECT_NE(outcome.output.find("can be written to by others"), std::string::npos)
+      << outcome.output;
+}
+
+TEST_F(Run, WithoutADriverTheProgramRunsUnshared) {
+  fs::remove(installed_.path("driver/libcuda.so.1"));
+  const Outcome outcome = run({"sh", "-c", "echo $LD_PRELOAD; exit 6"});
+  if (outcome.output.find("no CUDA driver") == std::string::npos) {
+    GTEST_SKIP() << "this machine has a driver";
+  }
+  EXPECT_EQ(outcome.code(), 6);
+  EXPECT_EQ(outcome.output,
+            "nvshare run: no CUDA driver (libcuda.so.1) was found: the program runs unshared\n\n");
+  EXPECT_FALSE(fs::exists(directory_));
+}
+
+TEST_F(Run, EndsByTheSignalThatEndedTheProgram) {
+  for (const int signal : {SIGTERM, SIGKILL, SIGSEGV}) {
+    const Outcome outcome = run({"sh", "-c", "kill -" + std::to_string(signal) + " $$"});
+    EXPECT_EQ(outcome.signal(), signal) << outcome.output;
+  }
+}
+
+TEST_F(Run, PassesSignalsOn) {
+  Process process = start({"sh", "-c",
+                           "trap 'echo usr1' USR1; trap 'echo hup' HUP; trap 'exit 9' TERM;"
+                           "echo started; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(process.wait_for_output("started")) << process.output();
+  ::kill(process.pid(), SIGUSR1);
+  EXPECT_TRUE(process.wait_for_output("usr1"));
+  ::kill(process.pid(), SIGHUP);
+  EXPECT_TRUE(process.wait_for_output("hup"));
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().code(), 9);
+}
+
+TEST_F(Run, SignalsThatAreIgnoredStayIgnored) {
+  const std::string nvshare = installed_.path("bin/nvshare");
+  const Outcome outcome =
+      Process(
+          {"sh", "-c", "trap '' HUP; exec " + nvshare + " run -- sh -c 'kill -HUP $$; echo alive'"},
+          installed_.variables())
+          .wait();
+  EXPECT_EQ(outcome.output, "alive\n");
+}
+
+TEST_F(Run, DoesNotWaitForProcessesThatTheProgramLeft) {
+  Process process = start({"sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; echo started; exit 5"});
+  ASSERT_TRUE(process.wait_for_output("started")) << process.output();
+  const Outcome outcome = process.wait(20s);
+  EXPECT_EQ(outcome.code(), 5);
+  ::kill(std::atoi(outcome.output.c_str()), SIGKILL);
+}
+
+TEST_F(Run, ProcessesThatLoseTheirParentStayBelow) {
+  Process process = start({"sh", "-c",
+                           "left=$(sh -c 'sleep 60 >/dev/null 2>&1 & echo $!');"
+                           "grep PPid /proc/$left/status; kill -9 $left"});
+  const pid_t pid = process.pid();
+  EXPECT_EQ(process.wait().output, "PPid:\t" + std::to_string(pid) + "\n");
+}
+
+TEST_F(Run, TakesPartAgainWhenTheSchedulerIsBack) {
+  Process process = start({"--name", "long", "--cores", "30", "--", "sh", "-c",
+                           "trap 'exit 3' TERM; echo started; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(process.wait_for_output("started")) << process.output();
+  ::kill(installed_.schedulers().at(0), SIGKILL);
+  EXPECT_TRUE(process.wait_for_output("the scheduler is gone"));
+  Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
+  EXPECT_TRUE(process.wait_for_output("the scheduler is back")) << process.output();
+  EXPECT_EQ(installed_.runs(), "long 0 30 0\nlong 0 30 0\n");
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().code(), 3);
+}
+
+}  // namespace
+}  // namespace nvshare::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+
+namespace nvshare::cli {
+
+// What the choice of the run directory depends on.
+struct Surroundings {
+  std::optional<std::string> chosen;        // NVSHARE_RUN_DIR
+  std::optional<std::string> user_runtime;  // XDG_RUNTIME_DIR
+  std::string system;                       // of the system's scheduler
+  std::string temporary = "/tmp";
+  unsigned user = 0;
+};
+
+// As this process finds them.
+Surroundings surroundings();
+
+enum class DirectoryKind { Chosen, System, Private };
+
+// The directory with the scheduler's sockets, which need not be there.
+struct RunDirectory {
+  std::string path;
+  DirectoryKind kind = DirectoryKind::Private;
+  // The system's scheduler has left its socket but does not answer.
+  bool system_silent = false;
+};
+
+// NVSHARE_RUN_DIR where it is set; else the system's where its scheduler answers; else the user's
+// own. Makes nothing. An error when the user's own is not safe to use.
+Result<RunDirectory> find_run_directory(const Surroundings& around);
+
+// The user's own: in XDG_RUNTIME_DIR where that is his, else in the temporary folder.
+std::string private_directory(const Surroundings& around);
+
+// Whether a folder is one that only `user` can put sockets into: his own, no link, and not writable
+// for others. One that does not exist is.
+Result<void> check_private(const std::string& path, unsigned user);
+// Makes it where it does not exist, and checks it.
+Result<void> make_private(const std::string& path, unsigned user);
+
+// The path of a socket in a run directory; an error when it is too long for one.
+Result<std::string> socket_path(const std::string& directory, const std::string& socket);
+
+}  // namespace nvshare::cli

@@ -1,0 +1,141 @@
+// `nvshare run` under a terminal, as a shell with job control starts it.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "cli/testing/installation.h"
+#include "cli/testing/process.h"
+
+namespace nvshare::cli {
+namespace {
+
+using testing::eventually;
+
+// In the leader of the terminal's session: starts `words` as a shell starts a job in the
+// foreground, writes its status whenever that changes, and continues it when it stops.
+[[noreturn]] void be_shell(const std::vector<std::string>& words, int report) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::signal(SIGTTOU, SIG_IGN);
+  const pid_t job = ::fork();
+  if (job == 0) {
+    ::setpgid(0, 0);
+    ::tcsetpgrp(0, ::getpid());
+    ::signal(SIGTTOU, SIG_DFL);
+    ::execv(arguments[0], arguments.data());
+    ::_exit(99);
+  }
+  for (int status = 0; ::waitpid(job, &status, WUNTRACED | WCONTINUED) == job;) {
+    if (::write(report, &status, sizeof status) != sizeof status) ::_exit(1);
+    if (WIFCONTINUED(status)) continue;
+    if (!WIFSTOPPED(status)) ::_exit(0);
+    ::tcsetpgrp(0, job);
+    ::kill(-job, SIGCONT);
+  }
+  ::_exit(1);
+}
+
+class Terminal : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    master_.reset();  // hangs up on whatever is left
+    if (leader_ <= 0) return;
+    ::kill(leader_, SIGKILL);
+    ::waitpid(leader_, nullptr, 0);
+  }
+
+  void start(const std::string& script) {
+    int pair[2];
+    ASSERT_EQ(::pipe(pair), 0);
+    int master = -1;
+    leader_ = ::forkpty(&master, nullptr, nullptr, nullptr);
+    ASSERT_GE(leader_, 0);
+    if (leader_ == 0) {
+      auto variables = installed_.variables();
+      for (std::string& one : variables) ::putenv(one.data());
+      be_shell({installed_.path("bin/nvshare"), "run", "--", "sh", "-c", script}, pair[1]);
+    }
+    ::close(pair[1]);
+    report_.reset(pair[0]);
+    master_.reset(master);
+  }
+
+  bool wait_for(const std::string& text, Duration within = 30s) {
+    return eventually(
+        [&] {
+          pollfd waiting{master_.get(), POLLIN, 0};
+          char part[1024];
+          if (::poll(&waiting, 1, 0) > 0) {
+            const auto got = ::read(master_.get(), part, sizeof part);
+            if (got > 0) output_.append(part, static_cast<std::size_t>(got));
+          }
+          return output_.find(text) != output_.npos;
+        },
+        within);
+  }
+
+  void type(char key) { ASSERT_EQ(::write(master_.get(), &key, 1), 1); }
+
+  // The next status that the shell sees of its job.
+  int next_status() {
+    pollfd waiting{report_.get(), POLLIN, 0};
+    int status = -1;
+    if (::poll(&waiting, 1, 30'000) <= 0) return -1;
+    return ::read(report_.get(), &status, sizeof status) == sizeof status ? status : -1;
+  }
+
+  testing::Installation installed_;
+  pid_t leader_ = -1;
+  UniqueFd master_;
+  UniqueFd report_;
+  std::string output_;
+};
+
+constexpr char kInterrupt = 3;
+constexpr char kSuspend = 26;
+
+TEST_F(Terminal, AnInterruptReachesTheProgramOnce) {
+  start("exec " NVSHARE_COUNT_INTERRUPTS);
+  ASSERT_TRUE(wait_for("started")) << output_;
+  type(kInterrupt);
+  ASSERT_TRUE(wait_for("interrupted 1")) << output_;
+  EXPECT_FALSE(wait_for("interrupted 2", 500ms)) << "a second one would come at once";
+  type(kInterrupt);
+  EXPECT_TRUE(wait_for("interrupted 2")) << output_;
+}
+
+TEST_F(Terminal, AProgramThatAnInterruptEndsIsSeenToEndByIt) {
+  start("echo started; exec sleep 60");
+  ASSERT_TRUE(wait_for("started")) << output_;
+  type(kInterrupt);
+  const int status = next_status();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+}
+
+// Not a shell: one that is stopped while it starts a command does not stop before that has begun.
+TEST_F(Terminal, StopsAndGoesOnWithTheProgram) {
+  start("exec " NVSHARE_COUNT_INTERRUPTS);
+  ASSERT_TRUE(wait_for("started")) << output_;
+  for (int times = 0; times < 3; ++times) {
+    type(kSuspend);
+    const int stopped = next_status();
+    ASSERT_TRUE(WIFSTOPPED(stopped)) << stopped;
+    EXPECT_EQ(WSTOPSIG(stopped), SIGTSTP);
+    const int continued = next_status();  // by the shell, at once
+    ASSERT_TRUE(WIFCONTINUED(continued)) << continued;
+  }
+  type(kInterrupt);
+  EXPECT_TRUE(wait_for("interrupted 1")) << output_;
+}
+
+}  // namespace
+}  // namespace nvshare::cli

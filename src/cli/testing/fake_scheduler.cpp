@@ -1,0 +1,120 @@
+// Stands in for nvshare-scheduler in the tests of `nvshare run`: answers RunBegin, and writes what
+// it saw into its run directory: "starts" has its process id, "runs" a line for each tenant.
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "wire/channel.h"
+
+namespace {
+
+using namespace nvshare;
+
+constexpr unsigned kGoneAfter = 120;  // seconds, whatever the test does
+
+void add_line(const std::string& path, const std::string& line) {
+  FILE* file = std::fopen(path.c_str(), "a");
+  if (file == nullptr) return;
+  std::fputs((line + "\n").c_str(), file);
+  std::fclose(file);
+}
+
+void refuse(int connection, const std::string& why, uint16_t major) {
+  auto refused = wire::make<wire::Refused>();
+  refused.major = major;
+  wire::put_text(refused.reason, sizeof refused.reason, why.c_str());
+  wire::send(connection, &refused.header, false);
+}
+
+class Server {
+ public:
+  explicit Server(std::string directory) : directory_(std::move(directory)) {
+    listening_ = wire::listen_at((directory_ + "/" + wire::kProgramSocket).c_str(), 0666);
+  }
+  bool listens() const { return listening_ >= 0; }
+
+  [[noreturn]] void serve() {
+    for (;;) {
+      std::vector<pollfd> waiting{{listening_, POLLIN, 0}};
+      for (const auto& [connection, name] : runs_) waiting.push_back({connection, POLLIN, 0});
+      ::poll(waiting.data(), waiting.size(), -1);
+      for (const pollfd& one : waiting) {
+        if (one.revents == 0) continue;
+        if (one.fd == listening_) {
+          const int connection = ::accept(listening_, nullptr, nullptr);
+          if (connection >= 0) runs_[connection] = "";
+        } else if (!read_from(one.fd)) {
+          ::close(one.fd);
+          runs_.erase(one.fd);
+        }
+      }
+    }
+  }
+
+ private:
+  bool read_from(int connection) {
+    alignas(8) char packet[wire::kMaxMessage];
+    const int length = wire::receive(connection, packet, false);
+    if (length <= 0) return false;
+    const auto* begin =
+        wire::as<wire::RunBegin>(wire::look_at(packet, static_cast<size_t>(length)));
+    if (begin == nullptr) return false;
+    const std::string name(begin->name, wire::text_length(begin->name, sizeof begin->name));
+    if (name == "of-another-version") {
+      refuse(connection, "speaks another version", wire::kMajor + 1);
+      return false;
+    }
+    if (name == "closed-on-once" && !closed_) {
+      closed_ = true;
+      return false;
+    }
+    for (const auto& [other, used] : runs_) {
+      if (used != name) continue;
+      refuse(connection, "the name '" + name + "' is in use", wire::kMajor);
+      return false;
+    }
+    runs_[connection] = name;
+    add_line(directory_ + "/runs", name + " " + std::to_string(begin->memory_limit) + " " +
+                                       std::to_string(begin->core_limit) + " " +
+                                       std::to_string(begin->priority));
+    const auto welcome = wire::make<wire::Welcome>();
+    return wire::send(connection, &welcome.header, false) == 0;
+  }
+
+  std::string directory_;
+  int listening_ = -1;
+  std::map<int, std::string> runs_;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::alarm(kGoneAfter);
+  std::string directory;
+  int ready = -1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--run-dir") == 0)
+      directory = argv[++i];
+    else if (std::strcmp(argv[i], "--ready-fd") == 0)
+      ready = std::atoi(argv[++i]);
+  }
+  add_line(directory + "/starts", std::to_string(::getpid()));
+  const char* preload = std::getenv("LD_PRELOAD");
+  std::fprintf(stderr, "fake scheduler, preloaded: %s\n", preload != nullptr ? preload : "nothing");
+  // Slow, so that whoever starts a second one has the time to.
+  ::usleep(300'000);
+  Server server(directory);
+  if (!server.listens()) return 1;
+  if (ready >= 0 && ::write(ready, "1", 1) != 1) return 1;
+  if (ready >= 0) ::close(ready);
+  server.serve();
+}

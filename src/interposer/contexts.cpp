@@ -1,0 +1,119 @@
+// Contexts come and go. With the first one on a device its link to the scheduler is made; with a
+// context goes all that is known of its streams and of its memory.
+#include "interposer/bodies.h"
+#include "interposer/link.h"
+#include "interposer/memory.h"
+#include "interposer/records.h"
+
+namespace nvshare::interposer {
+namespace {
+
+CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
+  if (result != CUDA_SUCCESS) return result;
+  const KeepErrno keep;
+  if (Gate* gate = gate_of_device(device)) note_context(*gate, *context);
+  return result;
+}
+
+template <FunctionId id>
+CUresult destroy(CUcontext context) {
+  const uint64_t mark = memory_mark();
+  CUresult result;
+  {
+    HoldMarkers hold;
+    result = real<id>(context);
+    if (result != CUDA_SUCCESS) return result;
+    if (id == FunctionId::cuCtxDetach && !memory_last_attachment(context)) return result;
+    hold.gone(context);
+  }
+  memory_context_gone(context, mark);
+  return result;
+}
+
+// The primary context ends with a reset, or when the last who retained it releases it.
+template <FunctionId id>
+CUresult give_back_primary(CUdevice device) {
+  const uint64_t mark = memory_mark();
+  CUresult result;
+  CUcontext ended = nullptr;
+  {
+    HoldMarkers hold;
+    result = real<id>(device);
+    unsigned flags = 0;
+    int active = 1;
+    if (result == CUDA_SUCCESS &&
+        real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active) == CUDA_SUCCESS &&
+        active == 0) {
+      ended = hold.primary_gone(device);
+    }
+  }
+  if (ended != nullptr) memory_context_gone(ended, mark);
+  return result;
+}
+
+}  // namespace
+
+namespace own {
+
+CUresult cuCtxCreate(CUcontext* ctx, unsigned flags, CUdevice device) {
+  return made(real<FunctionId::cuCtxCreate>(ctx, flags, device), ctx, device);
+}
+CUresult cuCtxCreate_v2(CUcontext* ctx, unsigned flags, CUdevice device) {
+  return made(real<FunctionId::cuCtxCreate_v2>(ctx, flags, device), ctx, device);
+}
+CUresult cuCtxCreate_v3(CUcontext* ctx, CUexecAffinityParam* params_array, int num_params,
+                        unsigned flags, CUdevice device) {
+  return made(real<FunctionId::cuCtxCreate_v3>(ctx, params_array, num_params, flags, device), ctx,
+              device);
+}
+CUresult cuCtxCreate_v4(CUcontext* ctx, CUctxCreateParams* ctx_create_params, unsigned flags,
+                        CUdevice device) {
+  return made(real<FunctionId::cuCtxCreate_v4>(ctx, ctx_create_params, flags, device), ctx, device);
+}
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx ctx) {
+  const CUresult result = real<FunctionId::cuCtxFromGreenCtx>(context, ctx);
+  if (result != CUDA_SUCCESS) return result;
+  const KeepErrno keep;
+  CUcontext popped;
+  CUdevice device = -1;
+  if (real<FunctionId::cuCtxPushCurrent_v2>(*context) != CUDA_SUCCESS) return result;
+  real<FunctionId::cuCtxGetDevice>(&device);
+  real<FunctionId::cuCtxPopCurrent_v2>(&popped);
+  if (Gate* gate = gate_of_device(device)) note_context(*gate, *context);
+  return result;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice device) {
+  const CUresult result = real<FunctionId::cuDevicePrimaryCtxRetain>(ctx, device);
+  if (result == CUDA_SUCCESS) note_primary(device, *ctx);
+  return made(result, ctx, device);
+}
+
+CUresult cuCtxDestroy(CUcontext ctx) {
+  return destroy<FunctionId::cuCtxDestroy>(ctx);
+}
+CUresult cuCtxDestroy_v2(CUcontext ctx) {
+  return destroy<FunctionId::cuCtxDestroy_v2>(ctx);
+}
+CUresult cuCtxDetach(CUcontext ctx) {
+  return destroy<FunctionId::cuCtxDetach>(ctx);
+}
+// Its streams are destroyed by the program before or die with it; nobody places a marker meanwhile.
+CUresult cuGreenCtxDestroy(CUgreenCtx ctx) {
+  HoldMarkers hold;
+  return real<FunctionId::cuGreenCtxDestroy>(ctx);
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxRelease>(device);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxRelease_v2>(device);
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxReset>(device);
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxReset_v2>(device);
+}
+
+}  // namespace own
+}  // namespace nvshare::interposer

@@ -1,0 +1,170 @@
+#include "interposer/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "interposer/link_state.h"
+#include "interposer/records.h"
+
+// The gate alone, with this file in the place of the link and the streams behind it.
+namespace nvshare::interposer {
+
+void* g_driver[kFunctionCount];
+
+namespace {
+Link g_link;
+std::atomic<bool> g_captured{false};
+std::atomic<int> g_waits{0};
+}  // namespace
+
+bool any_link() {
+  return true;
+}
+Gate* gate_of_current_device() {
+  return &g_link.gate;
+}
+Gate* gate_of_context(CUcontext) {
+  return &g_link.gate;
+}
+bool is_captured(Destination) {
+  return g_captured;
+}
+StreamRecord* record_for(Slot&, Gate&, Destination) {
+  return nullptr;
+}
+void wait_for_room(StreamRecord&) {}
+void note_submission(StreamRecord&) {}
+void note_thread_gone(const Slot&) {}
+void start_meter(Link&, StreamRecord&) {}
+void note_gap(Link&, StreamRecord&) {}
+void wait_for_grant(Link& link) {
+  ++g_waits;
+  const uint32_t turn = link.turn.load();
+  if (link.gate.state.load() == kClosed) futex_wait(link.turn, turn, 1'000'000);
+}
+
+namespace {
+
+// As the hooks do it.
+template <typename Call>
+void through_the_gate(Call call) {
+  if (Slot* slot = enter_free()) {
+    call();
+    leave_free(slot);
+    return;
+  }
+  const Passage passage(Destination{});
+  call();
+}
+
+class GateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(prepare_barrier());
+    g_link.gate.link = &g_link;
+    g_only_gate = &g_link.gate;
+    g_captured = false;
+    open(kFree);
+  }
+  static void open(uint32_t state) {
+    g_link.gate.state = state;
+    g_link.turn.fetch_add(1);
+    futex_wake(g_link.turn, kEveryone);
+  }
+};
+
+// A count of its own cache line, raised without a fence: nothing but the gate orders it.
+struct alignas(64) Count {
+  std::atomic<uint64_t> value{0};
+};
+
+// Threads pass as fast as they can; each passage is a "launch" that raises a count. Once the gate
+// is closed and nobody is inside, the counts stand still.
+void nobody_slips_in(bool slow_way) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 2000;
+  Count launched[kThreads];
+  std::atomic<bool> end{false};
+  std::vector<std::thread> threads;
+  for (Count& count : launched) {
+    threads.emplace_back([&] {
+      while (!end.load(std::memory_order_relaxed)) {
+        through_the_gate([&] {
+          const uint64_t before = count.value.load(std::memory_order_relaxed);
+          count.value.store(before + 1, std::memory_order_relaxed);
+        });
+      }
+    });
+  }
+  const auto all = [&] {
+    uint64_t sum = 0;
+    for (const Count& count : launched) sum += count.value.load();
+    return sum;
+  };
+  if (slow_way) g_only_gate = nullptr;
+  int slipped = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    close_gate(g_link.gate);
+    while (!nobody_inside(g_link.gate)) {
+    }
+    const uint64_t answered = all();
+    for (int i = 0; i < 200; ++i) slipped += all() != answered;
+    g_link.gate.state = round % 2 == 0 ? kFree : kMetered;
+    g_link.turn.fetch_add(1);
+    futex_wake(g_link.turn, kEveryone);
+    while (all() == answered) std::this_thread::yield();
+  }
+  end = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(slipped, 0);
+}
+
+TEST_F(GateTest, NobodySlipsInAfterItWasClosed) {
+  nobody_slips_in(false);
+}
+
+TEST_F(GateTest, NorWithoutTheKernelsBarrier) {
+  nobody_slips_in(true);
+}
+
+TEST_F(GateTest, ACallWithinACallDoesNotWait) {
+  const Passage outer(Destination{});
+  close_gate(g_link.gate);
+  EXPECT_FALSE(nobody_inside(g_link.gate));
+  { const Passage inner(Destination{}); }
+  EXPECT_FALSE(nobody_inside(g_link.gate)) << "the outer call is still inside";
+}
+
+TEST_F(GateTest, WhatIsCapturedIsNotHeldBack) {
+  close_gate(g_link.gate);
+  g_captured = true;
+  through_the_gate([] { EXPECT_TRUE(nobody_inside(g_link.gate)) << "it makes no GPU work"; });
+}
+
+TEST_F(GateTest, TheHostsErrnoIsLeftAlone) {
+  close_gate(g_link.gate);
+  std::thread opener([] {
+    while (g_waits == 0) std::this_thread::yield();
+    open(kFree);
+  });
+  g_waits = 0;
+  errno = 4711;
+  { const Passage passage(Destination{}); }
+  EXPECT_EQ(errno, 4711);
+  opener.join();
+}
+
+TEST_F(GateTest, SlotsOfThreadsThatEndedAreUsedAgain) {
+  std::vector<const Slot*> seen;
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] { through_the_gate([&] { seen.push_back(t_slot); }); }).join();
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[1], seen[2]);
+}
+
+}  // namespace
+}  // namespace nvshare::interposer

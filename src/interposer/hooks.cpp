@@ -1,0 +1,105 @@
+#include "interposer/hooks.h"
+
+#include <type_traits>
+
+#include "interposer/bodies.h"
+#include "interposer/driver.h"
+#include "interposer/gate.h"
+
+// The driver's symbols, exported: each call is handed to its own body, taken through the gate, or
+// passed on, as the table says. All is decided while compiling.
+namespace nvshare::interposer {
+
+namespace {
+
+constexpr bool has_own_body(FunctionId id) {
+  switch (id) {
+#define NVSHARE_OWN_BODY(symbol) case FunctionId::symbol:
+#include "interposer/own_bodies.def"
+    return true;
+    default:
+      return false;
+  }
+}
+
+// Whether calls of this kind make the GPU work.
+constexpr bool is_work(Kind kind) {
+  switch (kind) {
+    case Kind::Launch:
+    case Kind::GraphLaunch:
+    case Kind::GraphUpload:
+    case Kind::Copy:
+    case Kind::Memset:
+    case Kind::Prefetch:
+    case Kind::HostFunc:
+    case Kind::StreamOp:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What an argument says about the stream: most say nothing.
+template <typename Argument>
+void look_for_stream(CUstream& stream, Argument argument) {
+  if constexpr (std::is_same_v<Argument, CUstream>) {
+    stream = argument;
+  } else if constexpr (std::is_same_v<Argument, const CUlaunchConfig*> ||
+                       std::is_same_v<Argument, CUDA_LAUNCH_PARAMS*>) {
+    // Of a list of launches on several devices, the first.
+    if (argument != nullptr) stream = argument->hStream;
+  }
+}
+
+template <Flavour flavour, typename... Arguments>
+Destination destination_of(Arguments... arguments) {
+  Destination destination{nullptr, flavour == Flavour::Ptds || flavour == Flavour::Ptsz};
+  (look_for_stream(destination.stream, arguments), ...);
+  return destination;
+}
+
+template <FunctionId id, Flavour flavour, typename... Arguments>
+__attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
+  const Passage passage(destination_of<flavour>(arguments...));
+  return real<id>(arguments...);
+}
+
+template <FunctionId id, Kind kind, Flavour flavour, typename... Arguments>
+inline CUresult pass(Arguments... arguments) {
+  if constexpr (is_work(kind)) {
+    if (Slot* slot = enter_free()) {
+      const CUresult result = real<id>(arguments...);
+      leave_free(slot);
+      return result;
+    }
+    return pass_slowly<id, flavour>(arguments...);
+  } else {
+    return real<id>(arguments...);
+  }
+}
+
+}  // namespace
+
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  extern "C" __attribute__((visibility("default"))) CUresult symbol parameters {         \
+    if constexpr (has_own_body(FunctionId::symbol)) {                                    \
+      return own::symbol arguments;                                                      \
+    } else {                                                                             \
+      return pass<FunctionId::symbol, Kind::kind, Flavour::flavour> arguments;           \
+    }                                                                                    \
+  }
+#include "cuda/functions.def"
+
+void* hook(FunctionId id) {
+  static void* const all[kFunctionCount] = {
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  reinterpret_cast<void*>(static_cast<Signature<FunctionId::symbol>*>(symbol)),
+#include "cuda/functions.def"
+  };
+  return all[static_cast<unsigned>(id)];
+}
+
+}  // namespace nvshare::interposer
+
+extern "C" __attribute__((visibility("default"))) const char* const nvshare_library_version =
+    NVSHARE_VERSION;

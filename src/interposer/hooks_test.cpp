@@ -1,0 +1,166 @@
+#include "interposer/hooks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "abi/pattern.h"
+#include "interposer/bodies.h"
+#include "interposer/driver.h"
+#include "interposer/gate.h"
+
+// Every function of the table, with a driver and a gate of the test's own: which go through the
+// gate, to which stream, which to a body of their own, and that all arrive.
+namespace nvshare::interposer {
+
+namespace {
+
+// What one call met on its way.
+struct Way {
+  int entered = 0;
+  int left = 0;
+  Destination to;
+  int own = 0;
+};
+Way way;
+
+template <FunctionId id, typename... Arguments>
+CUresult driver_function(Arguments... arguments) {
+  return static_cast<CUresult>(abi::digest(static_cast<unsigned>(id), arguments...));
+}
+
+template <FunctionId id, typename... Arguments>
+void* driver_address(CUresult (*)(Arguments...)) {
+  return reinterpret_cast<void*>(&driver_function<id, Arguments...>);
+}
+
+}  // namespace
+
+void* g_driver[kFunctionCount] = {
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  driver_address<FunctionId::symbol>(static_cast<Signature<FunctionId::symbol>*>(nullptr)),
+#include "cuda/functions.def"
+};
+
+constinit thread_local Slot* t_slot = nullptr;
+std::atomic<Gate*> g_only_gate{nullptr};
+
+Passage::Passage(Destination destination) {
+  ++way.entered;
+  way.to = destination;
+}
+Passage::~Passage() {
+  ++way.left;
+}
+
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  CUresult own::symbol parameters {                                                      \
+    ++way.own;                                                                           \
+    return real<FunctionId::symbol> arguments;                                           \
+  }
+#include "cuda/functions.def"
+
+namespace {
+
+bool has_own_body(FunctionId id) {
+  static const FunctionId all[] = {
+#define NVSHARE_OWN_BODY(symbol) FunctionId::symbol,
+#include "interposer/own_bodies.def"
+  };
+  return std::find(std::begin(all), std::end(all), id) != std::end(all);
+}
+
+bool is_for_the_gate(Kind kind) {
+  return kind == Kind::Launch || kind == Kind::GraphLaunch || kind == Kind::GraphUpload ||
+         kind == Kind::Copy || kind == Kind::Memset || kind == Kind::Prefetch ||
+         kind == Kind::HostFunc || kind == Kind::StreamOp;
+}
+
+struct Expected {
+  int streams = 0;
+  CUstream stream = nullptr;
+};
+
+template <typename Argument>
+void expect(Expected& expected, Argument argument) {
+  if constexpr (std::is_same_v<Argument, CUstream>) {
+    ++expected.streams;
+    expected.stream = argument;
+  } else if constexpr (std::is_same_v<Argument, const CUlaunchConfig*> ||
+                       std::is_same_v<Argument, CUDA_LAUNCH_PARAMS*>) {
+    ++expected.streams;
+    expected.stream = argument->hStream;
+  }
+}
+
+template <FunctionId id, typename... Arguments, std::size_t... place>
+void call(CUresult (*)(Arguments...), std::index_sequence<place...>) {
+  constexpr auto number = static_cast<unsigned>(id);
+  const Function& row = function(id);
+  const auto make = [&](Arguments... arguments) {
+    Expected expected;
+    (expect(expected, arguments), ...);
+    way = {};
+    const CUresult result = reinterpret_cast<CUresult (*)(Arguments...)>(hook(id))(arguments...);
+    EXPECT_EQ(static_cast<unsigned>(result), abi::digest(number, arguments...)) << row.symbol;
+    EXPECT_EQ(way.own, has_own_body(id) ? 1 : 0) << row.symbol;
+    const bool gated = is_for_the_gate(row.kind) && !has_own_body(id);
+    EXPECT_EQ(way.entered, gated ? 1 : 0) << row.symbol;
+    EXPECT_EQ(way.left, way.entered) << row.symbol;
+    if (!gated) return;
+    EXPECT_LE(expected.streams, 1) << row.symbol;
+    EXPECT_EQ(way.to.stream, expected.stream) << row.symbol;
+    EXPECT_EQ(way.to.per_thread, row.flavour == Flavour::Ptds || row.flavour == Flavour::Ptsz)
+        << row.symbol;
+  };
+  make(abi::pattern<Arguments>(number, place)...);
+}
+
+template <FunctionId id, typename... Arguments>
+void call(CUresult (*type)(Arguments...)) {
+  call<id>(type, std::index_sequence_for<Arguments...>());
+}
+
+TEST(Hooks, WorkGoesThroughTheGateAndEverythingArrives) {
+  abi::some_config.hStream = stream_per_thread();
+  abi::some_launch.hStream = stream_legacy();
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  call<FunctionId::symbol>(static_cast<Signature<FunctionId::symbol>*>(nullptr));
+#include "cuda/functions.def"
+}
+
+TEST(Hooks, NullPointersAreTheDriversBusiness) {
+  way = {};
+  reinterpret_cast<Signature<FunctionId::cuLaunchKernelEx>*>(hook(FunctionId::cuLaunchKernelEx))(
+      nullptr, nullptr, nullptr, nullptr);
+  EXPECT_EQ(way.entered + way.own, 1);
+  way = {};
+  reinterpret_cast<Signature<FunctionId::cuLaunchCooperativeKernelMultiDevice>*>(
+      hook(FunctionId::cuLaunchCooperativeKernelMultiDevice))(nullptr, 0, 0);
+  EXPECT_EQ(way.entered + way.own, 1);
+}
+
+TEST(Hooks, AFreeGateIsPassedWithoutTheSlowWay) {
+  Slot slot;
+  Gate gate;
+  gate.state = kFree;
+  t_slot = &slot;
+  g_only_gate = &gate;
+  way = {};
+  const auto launch =
+      reinterpret_cast<Signature<FunctionId::cuLaunchKernel>*>(hook(FunctionId::cuLaunchKernel));
+  launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  EXPECT_EQ(way.entered, 0);
+  EXPECT_EQ(slot.inside.load(), nullptr);
+  EXPECT_EQ(slot.passes, 1U);
+  gate.state = kClosed;
+  launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  EXPECT_EQ(way.entered + way.own, 1);
+  t_slot = nullptr;
+  g_only_gate = nullptr;
+}
+
+}  // namespace
+}  // namespace nvshare::interposer

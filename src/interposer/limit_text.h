@@ -1,0 +1,12 @@
+#pragma once
+
+#include <stdint.h>
+
+namespace nvshare::interposer {
+
+// The value of NVSHARE_GPU_MEMORY_LIMIT in bytes: "4Gi", "512Mi", "64Ki", "4G", "300M", "8K" or a
+// number; 0 (no limit of its own) for null and for anything else. `nvshare run` and the scheduler
+// complain about what is wrong; a guest does not.
+uint64_t parse_limit(const char* text);
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,264 @@
+#include "interposer/link.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "interposer/fork.h"
+#include "interposer/limit_text.h"
+#include "interposer/link_state.h"
+#include "interposer/records.h"
+#include "wire/channel.h"
+
+namespace nvshare::interposer {
+namespace {
+
+// One per device; all zero until it is used, so that a process without CUDA pays nothing.
+Link g_links[kMaxDevices];
+std::atomic<int> g_link_count{0};
+Mutex g_links_mutex;
+
+uint64_t own_limit() {
+  static std::atomic<uint64_t> limit{0};
+  static std::atomic<bool> known{false};
+  if (!known) {
+    limit = parse_limit(getenv("NVSHARE_GPU_MEMORY_LIMIT"));
+    known = true;
+  }
+  return limit;
+}
+
+bool identify(Link& link, CUdevice device) {
+  CUuuid uuid;
+  size_t total = 0;
+  if (real<FunctionId::cuDeviceGetUuid_v2>(&uuid, device) != CUDA_SUCCESS &&
+      real<FunctionId::cuDeviceGetUuid>(&uuid, device) != CUDA_SUCCESS) {
+    return false;
+  }
+  if (real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) return false;
+  __builtin_memcpy(link.uuid, &uuid, sizeof link.uuid);
+  link.device_memory = total;
+  link.device = device;
+  link.gate.link = &link;
+  return true;
+}
+
+// Runs before the driver's own end, which registered itself earlier.
+void at_exit() {
+  stop_looking();
+  for (Link& link : g_links) {
+    if (!link.made) continue;
+    link.gate.state = kFree;
+    link.turn.fetch_add(1);
+    futex_wake(link.turn, kEveryone);
+  }
+}
+
+// The first time a device is used. Without a scheduler the gate stands open, and the thread keeps
+// looking for one.
+void make_link(Link& link, CUdevice device) {
+  if (!identify(link, device)) return;
+  const bool barrier = prepare_barrier();
+  const bool connected = connect_link(link);
+  if (!connected) {
+    link.running_free = true;
+    link.gate.state = kFree;
+  }
+  link.made = true;
+  const int count = g_link_count.fetch_add(1) + 1;
+  g_only_gate = barrier && count == 1 ? &link.gate : nullptr;
+  handle_forks();
+  if (count == 1) atexit(at_exit);
+  if (!start_thread(serve_link, &link, "nvshare")) {
+    log("no thread could be started: running unmanaged");
+    if (link.socket >= 0) close(link.socket);
+    link.socket = -1;
+    link.phase = Phase::Unmanaged;
+    link.gate.state = kFree;
+  }
+}
+
+// Adds to what is allocated unless that goes above the process's own limit, or wraps.
+bool add_allocated(Link& link, uint64_t bytes) {
+  const uint64_t limit = own_limit();
+  uint64_t before = link.allocated.load();
+  uint64_t after;
+  do {
+    if (__builtin_add_overflow(before, bytes, &after)) return false;
+    if (limit != 0 && after > limit) return false;
+  } while (!link.allocated.compare_exchange_weak(before, after));
+  return true;
+}
+
+void publish_allocated(Link& link) {
+  if (wire::Page* page = link.page.load()) page->program.allocated = link.allocated.load();
+}
+
+enum class Asking { Refused, Given, Waits, NoPlace };
+
+// Counts the bytes and asks for them, as one: a connection that begins anew says in its hello what
+// is counted.
+Asking ask(Link& link, uint64_t bytes, Request** place) {
+  Lock lock(link.mutex);
+  if (!add_allocated(link, bytes)) return Asking::Refused;
+  if (link.phase == Phase::Unmanaged) return Asking::Given;
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kNobody) continue;
+    auto message = wire::make<wire::MemoryRequest>();
+    message.request = request.number = link.next_request++;
+    message.bytes = bytes;
+    request.answer = Request::kWaits;
+    request.connection = link.connection;
+    // A connection that fails here is given up by the link's thread, which answers everyone.
+    wire::send(link.socket, &message.header, true);
+    *place = &request;
+    return Asking::Waits;
+  }
+  link.allocated.fetch_sub(bytes);
+  return Asking::NoPlace;
+}
+
+// The scheduler said no. If it has gone since, the new one was told of these bytes in the hello.
+void take_back(Link& link, uint64_t bytes, uint64_t connection) {
+  Lock lock(link.mutex);
+  link.allocated.fetch_sub(bytes);
+  if (link.phase == Phase::Unmanaged || link.connection == connection) return;
+  auto message = wire::make<wire::MemoryFreed>();
+  message.bytes = bytes;
+  wire::send(link.socket, &message.header, true);
+}
+
+}  // namespace
+
+bool any_link() {
+  return g_link_count.load(std::memory_order_relaxed) > 0;
+}
+
+Gate* gate_of_device(CUdevice device) {
+  if (device < 0 || device >= kMaxDevices || in_forked_child()) return nullptr;
+  Link& link = g_links[device];
+  if (link.made) return &link.gate;
+  Lock lock(g_links_mutex);
+  if (!link.made) make_link(link, device);
+  return link.made ? &link.gate : nullptr;
+}
+
+Gate* gate_of_current_device() {
+  CUdevice device = -1;
+  if (real<FunctionId::cuCtxGetDevice>(&device) != CUDA_SUCCESS) return nullptr;
+  return gate_of_device(device);
+}
+
+void start_meter(Link& link, StreamRecord& record) {
+  Lock lock(link.mutex);
+  if (link.phase != Phase::Holding && link.phase != Phase::Stopping) return;
+  if (link.busy) return;
+  link.meter.submitted(now_ns());
+  place_origin(record);
+  link.busy = true;
+}
+
+void note_waited(Link& link) {
+  Lock lock(link.mutex);
+  if (!link.busy || link.running_free) return;
+  Done done;
+  const uint64_t now = now_ns();
+  if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kPlaceNothing, now, &done)) return;
+  link.meter.idle(now, done.elapsed);
+  link.busy = false;
+  link.origin.interval = 0;
+}
+
+void note_gap(Link& link, StreamRecord& record) {
+  constexpr uint64_t kGap = 100'000;  // nanoseconds
+  const uint64_t now = now_ns();
+  const uint64_t last = record.last_call_at.exchange(now, std::memory_order_relaxed);
+  if (link.busy && now - last > kGap && record.marked == record.submitted) note_waited(link);
+}
+
+void wait_for_grant(Link& link) {
+  const uint64_t begin = now_ns();
+  uint32_t turn;
+  {
+    Lock lock(link.mutex);
+    turn = link.turn.load();
+    if (link.gate.state.load() != kClosed) return;
+    if (link.phase == Phase::Idle) {
+      auto message = wire::make<wire::RequestGrant>();
+      if (wire::send(link.socket, &message.header, true) == 0) link.phase = Phase::Asked;
+    }
+    link.waiting.fetch_add(1);
+  }
+  // Not for ever, although the turn always changes: a guest looks after itself.
+  futex_wait(link.turn, turn, 1'000'000'000);
+  link.waiting.fetch_sub(1);
+  link.held.fetch_add(now_ns() - begin);
+  link.holds.fetch_add(1);
+  if (wire::Page* page = link.page.load()) {
+    page->program.held = link.held.load();
+    page->program.holds = link.holds.load();
+    page->program.waiting = link.waiting.load();
+  }
+}
+
+bool memory_request(Gate& gate, uint64_t bytes) {
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Request* request = nullptr;
+  Asking asking;
+  while ((asking = ask(link, bytes, &request)) == Asking::NoPlace) {
+    sleep_ns(1'000'000);  // more threads than places
+  }
+  bool given = asking == Asking::Given;
+  if (asking == Asking::Waits) {
+    while (request->answer.load() == Request::kWaits) {
+      futex_wait(request->answer, Request::kWaits);
+    }
+    given = request->answer.load() == Request::kGiven;
+    if (!given) take_back(link, bytes, request->connection);
+    request->answer = Request::kNobody;
+  }
+  publish_allocated(link);
+  return given;
+}
+
+void memory_freed(Gate& gate, uint64_t bytes) {
+  if (bytes == 0) return;
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Lock lock(link.mutex);
+  link.allocated.fetch_sub(bytes);
+  publish_allocated(link);
+  if (link.phase == Phase::Unmanaged) return;
+  auto message = wire::make<wire::MemoryFreed>();
+  message.bytes = bytes;
+  wire::send(link.socket, &message.header, true);
+}
+
+MemoryView memory_view(Gate& gate) {
+  Link& link = *gate.link;
+  MemoryView view{own_limit(), link.allocated.load()};
+  wire::Page* page = link.page.load();
+  if (page == nullptr) return view;
+  const uint64_t limit = page->scheduler.memory_limit.load();
+  const uint64_t allocated = page->scheduler.tenant_allocated.load();
+  if (limit == 0) return view;
+  // Of the two limits the one that leaves less.
+  const uint64_t left = limit > allocated ? limit - allocated : 0;
+  const uint64_t own_left = view.limit > view.allocated ? view.limit - view.allocated : 0;
+  if (view.limit == 0 || left < own_left) return {limit, allocated};
+  return view;
+}
+
+void forget_links_after_fork() {
+  g_links_mutex.reset_after_fork();
+  for (Link& link : g_links) {
+    if (!link.made) continue;
+    if (link.socket >= 0) close(link.socket);
+    link.socket = -1;
+    link.page = nullptr;  // the mapping does not follow into children
+    link.mutex.reset_after_fork();
+    link.phase = Phase::Unmanaged;
+  }
+}
+
+}  // namespace nvshare::interposer

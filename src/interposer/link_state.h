@@ -1,0 +1,104 @@
+#pragma once
+
+#include "interposer/link.h"
+#include "interposer/meter.h"
+#include "wire/messages.h"
+#include "wire/page.h"
+
+// A device's connection to the scheduler, as the files of the interposer share it.
+namespace nvshare::interposer {
+
+inline constexpr int kMaxDevices = 64;
+inline constexpr int kMaxRequests = 64;
+
+enum class Phase : uint32_t {
+  Unmanaged,  // no scheduler: the gate stands open (or, when told to wait, closed)
+  Idle,       // connected, nothing asked for
+  Asked,
+  Holding,
+  Stopping,  // the gate is closed, work in flight runs out
+};
+
+// A thread's question for memory.
+struct Request {
+  enum Answer : uint32_t { kNobody, kWaits, kGiven, kRefused };
+  Word answer{kNobody};
+  uint64_t number = 0;
+  uint64_t connection = 0;  // on which it was asked
+};
+
+// The event at which the meter began to run. 0: there is none for the present interval.
+struct Origin {
+  std::atomic<uint64_t> interval{0};
+  std::atomic<CUevent> event{nullptr};
+  std::atomic<CUcontext> context{nullptr};
+  uint64_t intervals = 0;
+};
+
+struct Link {
+  Gate gate;
+  CUdevice device = -1;
+  uint8_t uuid[16] = {};
+  uint64_t device_memory = 0;
+  std::atomic<bool> made{false};
+
+  // Who holds a grant decides under this mutex; the link's thread alone changes `phase` to and from
+  // Holding.
+  Mutex mutex;
+  std::atomic<Phase> phase{Phase::Unmanaged};
+  int socket = -1;
+  uint64_t connection = 0;  // counts them
+  wire::WhenLost when_lost = wire::WhenLost::Run;
+  wire::Watch watch = wire::Watch::Metered;
+  uint64_t grant = 0;
+  uint64_t budget = 0;
+  bool dropped = false;  // the scheduler wants the grant back
+  Meter meter;
+  std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
+  uint64_t total_used = 0;
+  Origin origin;
+  bool running_free = false;
+  bool looking = false;      // running free, and no calls pass
+  uint64_t passes_seen = 0;  // running free
+  uint64_t passes_changed_at = 0;
+
+  Word turn{0};  // changes when the gate may have opened: who waits there waits on this
+  std::atomic<uint32_t> waiting{0};
+  std::atomic<uint64_t> held{0};
+  std::atomic<uint64_t> holds{0};
+
+  // Memory.
+  std::atomic<uint64_t> allocated{0};
+  Request requests[kMaxRequests];
+  uint64_t next_request = 1;
+
+  std::atomic<wire::Page*> page{nullptr};  // null: nobody looks at it
+  void* page_memory = nullptr;             // where it is mapped, now or before
+};
+
+// Whether any device is used yet.
+bool any_link();
+
+// Waits until the gate may have opened, asking for a grant when nobody has. May return early.
+void wait_for_grant(Link& link);
+
+// Something is about to be submitted, or was: the meter runs.
+void start_meter(Link& link, StreamRecord& record);
+inline void note_busy(Link& link, StreamRecord& record) {
+  if (!link.busy.load()) start_meter(link, record);
+}
+
+// The program waited for the GPU: when that left nothing in flight, the meter stops, and not only
+// when the link's thread looks next.
+void note_waited(Link& link);
+
+// The same before a call that comes a while after the last one: the GPU may have run out of work.
+void note_gap(Link& link, StreamRecord& record);
+
+// link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is
+// then Idle.
+bool connect_link(Link& link);
+// Serves the connection for as long as the process lives.
+void* serve_link(void* link);
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,419 @@
+// The thread that serves a device's connection: takes grants and gives them back, runs the meter,
+// and looks for the scheduler when it is away.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "interposer/link_state.h"
+#include "interposer/records.h"
+#include "wire/channel.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr uint64_t kMicrosecond = 1'000;
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
+
+constexpr uint64_t kLook = 250 * kMicrosecond;  // at the meter, while metered
+constexpr uint64_t kTailSpacing =
+    200 * kMicrosecond;                             // between markers that only look for idleness
+constexpr uint64_t kGrace = 200 * kMicrosecond;     // idle this long: the grant is given back
+constexpr uint64_t kFirstGrace = 5 * kMillisecond;  // before the first submission
+constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it runs at all
+constexpr uint64_t kPatience =
+    500 * kMillisecond;  // with work in flight while threads wait at the gate
+constexpr uint64_t kLetThrough = 5 * kMillisecond;
+constexpr uint64_t kLookForScheduler = kSecond;
+constexpr int kHelloTimeout = 5;  // seconds
+
+// --- connecting --------------------------------------------------------------------------------
+
+// Where the scheduler listens; false when the path is too long.
+bool socket_path(char (&path)[108]) {
+  const char* folder = getenv(wire::kRunDirectoryVariable);
+  if (folder == nullptr || *folder == 0) folder = wire::kSystemRunDirectory;
+  const size_t length = strlen(folder);
+  const size_t name = strlen(wire::kProgramSocket);
+  if (length + 1 + name + 1 > sizeof path) return false;
+  memcpy(path, folder, length);
+  path[length] = '/';
+  memcpy(path + length + 1, wire::kProgramSocket, name + 1);
+  return true;
+}
+
+// Puts the page where the last one was, so that nobody who looks at it ever finds a hole. Refuses
+// one that could be cut off under us.
+bool map_page(Link& link, int fd) {
+  if (lseek(fd, 0, SEEK_END) < static_cast<off_t>(wire::kPageSize)) return false;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
+  void* old = link.page_memory;
+  void* memory = mmap(old, wire::kPageSize, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | (old != nullptr ? MAP_FIXED : 0), fd, 0);
+  if (memory == MAP_FAILED) return false;
+  madvise(memory, wire::kPageSize, MADV_DONTFORK);
+  link.page_memory = memory;
+  auto* page = static_cast<wire::Page*>(memory);
+  if (page->magic != wire::kPageMagic) return false;
+  link.page = page;
+  return true;
+}
+
+wire::Hello hello_of(const Link& link) {
+  auto hello = wire::make<wire::Hello>();
+  hello.magic = wire::kMagic;
+  hello.major = wire::kMajor;
+  hello.minor = wire::kMinor;
+  memcpy(hello.gpu, link.uuid, sizeof hello.gpu);
+  hello.gpu_memory = link.device_memory;
+  hello.allocated = link.allocated.load();
+  wire::put_text(hello.program, sizeof hello.program, program_invocation_short_name);
+  return hello;
+}
+
+// The scheduler's answer to a hello; true when it is welcome.
+bool take_welcome(Link& link, int socket) {
+  alignas(8) char buffer[wire::kMaxMessage];
+  int page = -1;
+  const int length = wire::receive(socket, buffer, true, &page);
+  const wire::Header* header =
+      length > 0 ? wire::look_at(buffer, static_cast<size_t>(length)) : nullptr;
+  const auto* welcome = wire::as<wire::Welcome>(header);
+  if (const auto* refused = wire::as<wire::Refused>(header)) {
+    log("the scheduler refused us: %.*s", static_cast<int>(sizeof refused->reason),
+        refused->reason);
+  }
+  const bool good = welcome != nullptr && welcome->magic == wire::kMagic &&
+                    welcome->major == wire::kMajor && page >= 0 && map_page(link, page);
+  if (page >= 0) close(page);
+  if (!good) return false;
+  link.watch = welcome->watch;
+  link.when_lost = welcome->when_lost;
+  log("connected as client %llu of %.*s", static_cast<unsigned long long>(welcome->client),
+      static_cast<int>(sizeof welcome->tenant), welcome->tenant);
+  return true;
+}
+
+// --- the gate, by the link's thread alone ------------------------------------------------------
+
+void open_gate(Link& link, uint32_t state) {
+  link.gate.state = state;
+  link.turn.fetch_add(1);
+  futex_wake(link.turn, kEveryone);
+}
+
+void publish(Link& link, uint64_t now) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr) return;
+  const uint64_t used = link.meter.used(now);
+  page->program.used = used;
+  page->program.total_used = link.total_used + used;
+  page->program.grant = link.grant;
+  page->program.submissions = all_passes();
+  page->program.waiting = link.waiting.load();
+}
+
+bool pump(Link& link);
+
+// Running free, nothing was noted of what was submitted: once nobody is on the way any more, every
+// stream is taken for busy. False while somebody is.
+bool out_of_the_open(Link& link) {
+  if (!nobody_inside(link.gate)) return false;
+  if (link.running_free) assume_all_busy(link.gate);
+  link.running_free = false;
+  return true;
+}
+
+// With the gate closed: waits until nothing of us is on the GPU or on its way there, and says since
+// when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
+// waits for a value the host writes): when nothing moves for long, whoever waits is let through for
+// a moment.
+Done drain(Link& link) {
+  Done done;
+  uint64_t patient_since = now_ns();
+  bool connected = true;
+  for (unsigned turns = 0;; ++turns) {
+    const uint64_t now = now_ns();
+    if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
+    if (now - patient_since > kPatience) {
+      patient_since = now;
+      if (link.waiting.load() > 0) {
+        open_gate(link, kMetered);
+        sleep_ns(kLetThrough);
+        close_gate(link.gate);
+      }
+    }
+    if (turns < 20) {
+      sched_yield();
+    } else {
+      sleep_ns(20 * kMicrosecond);
+    }
+    if (connected && turns % 16 == 15) connected = pump(link);
+  }
+  return done;
+}
+
+uint64_t seen(const Done& done, uint64_t now) {
+  return done.since != 0 && done.since < now ? done.since : now;
+}
+
+// Closes the gate, lets what is in flight run out and gives the grant back.
+void stop(Link& link) {
+  {
+    Lock lock(link.mutex);
+    link.phase = Phase::Stopping;
+  }
+  close_gate(link.gate);
+  const Done done = drain(link);
+  const uint64_t now = now_ns();
+  Lock lock(link.mutex);
+  link.meter.idle(seen(done, now), done.elapsed);
+  link.busy = false;
+  link.origin.interval = 0;
+  publish(link, now);
+  auto message = wire::make<wire::Released>();
+  message.grant = link.grant;
+  message.used = link.meter.used(now);
+  message.more_work = link.waiting.load() > 0;
+  link.total_used += message.used;
+  link.meter.begin(now);
+  link.phase = message.more_work != 0 ? Phase::Asked : Phase::Idle;
+  if (link.socket >= 0) wire::send(link.socket, &message.header, true);
+}
+
+// --- messages ----------------------------------------------------------------------------------
+
+void take(Link& link, const wire::Grant& message) {
+  Lock lock(link.mutex);
+  if (link.phase != Phase::Asked) {  // not asked for
+    auto back = wire::make<wire::Released>();
+    back.grant = message.grant;
+    wire::send(link.socket, &back.header, true);
+    return;
+  }
+  link.phase = Phase::Holding;
+  link.grant = message.grant;
+  link.budget = message.budget;
+  link.dropped = false;
+  const uint64_t now = now_ns();
+  link.meter.begin(now);
+  const bool free = link.watch == wire::Watch::Free && message.budget == 0;
+  link.running_free = free;
+  if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle
+    link.meter.submitted(now);
+    link.passes_changed_at = now;
+  }
+  link.busy = free;
+  publish(link, now);
+  open_gate(link, free ? kFree : kMetered);
+}
+
+void take(Link& link, const wire::Mode& message) {
+  link.watch = message.watch;
+  if (link.phase != Phase::Holding) return;
+  const bool free = message.watch == wire::Watch::Free && link.budget == 0;
+  if (free == link.running_free) return;
+  if (!free) {
+    // Whoever passed freely is waited for, or what he submits would be in nobody's books.
+    close_gate(link.gate);
+    for (const uint64_t begin = now_ns(); now_ns() - begin < kPatience;) {
+      if (out_of_the_open(link)) break;
+      sleep_ns(20 * kMicrosecond);
+    }
+  }
+  {
+    Lock lock(link.mutex);
+    link.running_free = free;
+    link.passes_changed_at = now_ns();
+    link.meter.submitted(now_ns());
+    link.busy = true;
+  }
+  open_gate(link, free ? kFree : kMetered);
+}
+
+void answer(Link& link, uint64_t number, Request::Answer what) {
+  Lock lock(link.mutex);
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kWaits || request.number != number) continue;
+    request.answer = what;
+    futex_wake(request.answer, kEveryone);
+  }
+}
+
+void take_any(Link& link, const wire::Header* header) {
+  if (const auto* grant = wire::as<wire::Grant>(header)) {
+    take(link, *grant);
+  } else if (const auto* drop = wire::as<wire::Drop>(header)) {
+    Lock lock(link.mutex);
+    if (link.phase == Phase::Holding && drop->grant == link.grant) link.dropped = true;
+  } else if (const auto* mode = wire::as<wire::Mode>(header)) {
+    take(link, *mode);
+  } else if (const auto* given = wire::as<wire::MemoryAvailable>(header)) {
+    answer(link, given->request, Request::kGiven);
+  } else if (const auto* refused = wire::as<wire::MemoryRefused>(header)) {
+    answer(link, refused->request, Request::kRefused);
+  }
+}
+
+// Takes what has arrived; false when the connection is gone.
+bool pump(Link& link) {
+  alignas(8) char buffer[wire::kMaxMessage];
+  for (;;) {
+    const int length = wire::receive(link.socket, buffer, false);
+    if (length == -EAGAIN) return true;
+    if (length <= 0) return false;
+    take_any(link, wire::look_at(buffer, static_cast<size_t>(length)));
+  }
+}
+
+// --- while a grant is held ---------------------------------------------------------------------
+
+// Running free: whether calls still pass. When none do, streams are looked at.
+bool moves_freely(Link& link, uint64_t now) {
+  const uint64_t passes = all_passes();
+  if (passes != link.passes_seen) {
+    link.passes_seen = passes;
+    link.passes_changed_at = now;
+    link.looking = false;
+    return true;
+  }
+  if (now - link.passes_changed_at < kFreeLook) return true;
+  if (!link.looking) assume_all_busy(link.gate);
+  link.looking = true;
+  return false;
+}
+
+// Brings the meter up to date; whether there is a reason to give the grant back.
+bool look(Link& link) {
+  const uint64_t now = now_ns();
+  bool in_flight = true;
+  Done done;
+  if (!link.running_free || !moves_freely(link, now)) {
+    in_flight =
+        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &done);
+  }
+  Lock lock(link.mutex);
+  if (!in_flight && link.busy) {
+    link.meter.idle(seen(done, now), done.elapsed);
+    link.busy = false;
+    link.origin.interval = 0;
+    // Something may have been submitted after we looked, by a thread that saw the meter running.
+    Done ignored;
+    if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &ignored)) {
+      link.meter.submitted(now);
+      link.busy = true;
+    }
+  }
+  publish(link, now);
+  if (link.dropped) return true;
+  if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
+  // Who was just granted needs a moment to wake up.
+  const uint64_t grace = link.meter.used(now) == 0 ? kFirstGrace : kGrace;
+  return !link.busy && now - link.meter.idle_since() >= grace;
+}
+
+// How long to sleep when no message comes; negative: for ever.
+int64_t patience_of(Link& link) {
+  Lock lock(link.mutex);
+  if (link.phase != Phase::Holding) return -1;
+  if (link.running_free) return kFreeLook;
+  if (link.budget == 0) return kLook;
+  const uint64_t used = link.meter.used(now_ns());
+  const uint64_t left = used < link.budget ? link.budget - used : 0;
+  return static_cast<int64_t>(left < kLook ? left : kLook);
+}
+
+void serve_connection(Link& link) {
+  for (;;) {
+    const int64_t patience = patience_of(link);
+    pollfd poll{link.socket, POLLIN, 0};
+    const timespec time{patience / static_cast<int64_t>(kSecond),
+                        patience % static_cast<int64_t>(kSecond)};
+    ppoll(&poll, 1, patience < 0 ? nullptr : &time, nullptr);
+    if (poll.revents != 0 && !pump(link)) return;
+    if (link.phase == Phase::Holding && look(link)) stop(link);
+  }
+}
+
+// The scheduler is gone: everybody who waits for it gets an answer, and the program runs on by
+// itself, or waits, as it was told.
+void lose(Link& link) {
+  Lock lock(link.mutex);
+  log("the scheduler is gone");
+  close(link.socket);
+  link.socket = -1;
+  link.page = nullptr;
+  link.phase = Phase::Unmanaged;
+  link.busy = false;
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kWaits) continue;
+    request.answer = Request::kGiven;
+    futex_wake(request.answer, kEveryone);
+  }
+  link.running_free = link.when_lost == wire::WhenLost::Run;
+  open_gate(link, link.running_free ? kFree : kClosed);
+}
+
+// Before it says hello again nothing of it may be on the GPU.
+bool come_back(Link& link, int socket) {
+  const uint32_t before = link.gate.state.load();
+  if (before != kClosed) {
+    close_gate(link.gate);
+    drain(link);
+  }
+  Lock lock(link.mutex);
+  auto hello = hello_of(link);
+  if (wire::send(socket, &hello.header, true) == 0 && take_welcome(link, socket)) {
+    link.socket = socket;
+    ++link.connection;
+    link.phase = Phase::Idle;
+    link.meter.begin(now_ns());
+    link.total_used = 0;
+    open_gate(link, kClosed);
+    return true;
+  }
+  link.running_free = before == kFree;
+  open_gate(link, before);
+  return false;
+}
+
+}  // namespace
+
+bool connect_link(Link& link) {
+  char path[108];
+  if (!socket_path(path)) return false;
+  const int socket = wire::connect_to(path);
+  if (socket < 0) return false;
+  const timeval limit{kHelloTimeout, 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  if (come_back(link, socket)) return true;
+  close(socket);
+  return false;
+}
+
+void* serve_link(void* argument) {
+  Link& link = *static_cast<Link*>(argument);
+  prctl(PR_SET_TIMERSLACK, 1000);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode);
+  for (;;) {
+    if (link.socket >= 0) {
+      serve_connection(link);
+      lose(link);
+    }
+    sleep_ns(kLookForScheduler);
+    connect_link(link);
+  }
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,91 @@
+#include "interposer/bodies.h"
+#include "interposer/memory_array_size.h"
+#include "interposer/memory_count.h"
+
+// Arrays and mipmaps, by the bytes of their elements.
+namespace nvshare::interposer {
+namespace {
+
+template <typename Shape>
+CUDA_ARRAY3D_DESCRIPTOR flat(const Shape& shape) {
+  return {shape.Width, shape.Height, 0, shape.Format, shape.NumChannels, 0};
+}
+
+template <typename Shape>
+CUDA_ARRAY3D_DESCRIPTOR deep(const Shape& shape) {
+  return {shape.Width, shape.Height, shape.Depth, shape.Format, shape.NumChannels, shape.Flags};
+}
+
+// Shapes that cannot be are for the driver to refuse; should it not, they are taken back from it.
+template <FunctionId kFunction, FunctionId kDestroy, typename Object, typename Shape,
+          typename... More>
+CUresult create(Space space, uint64_t bytes, Object* handle, const Shape* shape, More... more) {
+  const bool absurd = bytes >= kMostBytes;
+  const bool counted = handle != nullptr && bytes != 0 && !absurd;
+  Charge charge(counted ? gate_of_current_device() : nullptr, bytes);
+  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = real<kFunction>(handle, shape, more...);
+  if (result != CUDA_SUCCESS) return result;
+  if (absurd) {
+    real<kDestroy>(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  charge.keep({space, reinterpret_cast<uint64_t>(*handle)}, Lifetime::kContext);
+  return CUDA_SUCCESS;
+}
+
+template <FunctionId kFunction, typename Object>
+CUresult destroy(Space space, Object handle) {
+  const Serial before = mark();
+  const CUresult result = real<kFunction>(handle);
+  if (result == CUDA_SUCCESS) uncount({space, reinterpret_cast<uint64_t>(handle)}, before);
+  return result;
+}
+
+}  // namespace
+
+namespace own {
+
+CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR_v1* allocate_array) {
+  const uint64_t bytes = allocate_array == nullptr ? 0 : array_bytes(flat(*allocate_array));
+  return create<FunctionId::cuArrayCreate, FunctionId::cuArrayDestroy>(Space::kArray, bytes, handle,
+                                                                       allocate_array);
+}
+
+CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* allocate_array) {
+  const uint64_t bytes = allocate_array == nullptr ? 0 : array_bytes(flat(*allocate_array));
+  return create<FunctionId::cuArrayCreate_v2, FunctionId::cuArrayDestroy>(Space::kArray, bytes,
+                                                                          handle, allocate_array);
+}
+
+CUresult cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR_v1* allocate_array) {
+  const uint64_t bytes = allocate_array == nullptr ? 0 : array_bytes(deep(*allocate_array));
+  return create<FunctionId::cuArray3DCreate, FunctionId::cuArrayDestroy>(Space::kArray, bytes,
+                                                                         handle, allocate_array);
+}
+
+CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array) {
+  const uint64_t bytes = allocate_array == nullptr ? 0 : array_bytes(deep(*allocate_array));
+  return create<FunctionId::cuArray3DCreate_v2, FunctionId::cuArrayDestroy>(Space::kArray, bytes,
+                                                                            handle, allocate_array);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle,
+                                const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc,
+                                unsigned num_mipmap_levels) {
+  const uint64_t bytes =
+      mipmapped_array_desc == nullptr ? 0 : mipmap_bytes(*mipmapped_array_desc, num_mipmap_levels);
+  return create<FunctionId::cuMipmappedArrayCreate, FunctionId::cuMipmappedArrayDestroy>(
+      Space::kMipmap, bytes, handle, mipmapped_array_desc, num_mipmap_levels);
+}
+
+CUresult cuArrayDestroy(CUarray array) {
+  return destroy<FunctionId::cuArrayDestroy>(Space::kArray, array);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array) {
+  return destroy<FunctionId::cuMipmappedArrayDestroy>(Space::kMipmap, mipmapped_array);
+}
+
+}  // namespace own
+}  // namespace nvshare::interposer

@@ -1,0 +1,173 @@
+#include "interposer/bodies.h"
+#include "interposer/memory_count.h"
+#include "interposer/memory_graph.h"
+
+// Memory in stream order, and the pools it comes from. In a stream that is being captured, an
+// allocation is a node of a graph and counts with that (memory_graph.cpp), and a free is one too.
+namespace nvshare::interposer {
+namespace {
+
+constexpr uint32_t kPlainTag = 0;
+
+// The device whose pool cuMemAllocAsync takes from is the stream's.
+Gate* gate_of_stream(CUstream stream) {
+  CUcontext current = nullptr;
+  CUcontext other = nullptr;
+  const bool has_own_context =
+      stream != nullptr && stream != stream_legacy() && stream != stream_per_thread() &&
+      real<FunctionId::cuCtxGetCurrent>(&current) == CUDA_SUCCESS &&
+      real<FunctionId::cuStreamGetCtx>(stream, &other) == CUDA_SUCCESS && other != current;
+  if (!has_own_context || real<FunctionId::cuCtxPushCurrent_v2>(other) != CUDA_SUCCESS) {
+    return gate_of_current_device();
+  }
+  Gate* gate = gate_of_current_device();
+  real<FunctionId::cuCtxPopCurrent_v2>(&other);
+  return gate;
+}
+
+// Null for memory that is not on a device.
+Gate* gate_of_pool(CUmemoryPool pool) {
+  CUmemLocation location{CU_MEM_LOCATION_TYPE_INVALID, 0};
+  {
+    const Lock lock(g_books.mutex);
+    const CUmemLocation* found = g_books.pools.find(reinterpret_cast<uint64_t>(pool), kPlainTag);
+    if (found != nullptr) location = *found;
+  }
+  if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return gate_of_current_device();
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return nullptr;
+  return gate_of_device(location.id);
+}
+
+void note_pool(CUmemoryPool pool, CUmemLocation location) {
+  const Lock lock(g_books.mutex);
+  CUmemLocation before{};
+  if (!g_books.pools.hold()) return;
+  g_books.pools.put(reinterpret_cast<uint64_t>(pool), kPlainTag, location, before);
+}
+
+template <typename Call>
+CUresult allocate(Gate* gate, CUdeviceptr* address, size_t bytes, Call call) {
+  Charge charge(gate, bytes);
+  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) charge.keep({Space::kAddress, *address}, Lifetime::kPool);
+  return result;
+}
+
+// Whether an allocation in the stream is a node of a graph.
+bool becomes_node(CUstream stream, bool per_thread) {
+  if (!stream_is_capturing(stream, per_thread)) return false;
+  g_graph_memory.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+template <FunctionId kFunction>
+CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread) {
+  const auto call = [&] { return real<kFunction>(address, bytes, stream); };
+  if (address == nullptr || bytes == 0 || becomes_node(stream, per_thread)) return call();
+  return allocate(gate_of_stream(stream), address, bytes, call);
+}
+
+template <FunctionId kFunction>
+CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,
+                            bool per_thread) {
+  const auto call = [&] { return real<kFunction>(address, bytes, pool, stream); };
+  if (address == nullptr || bytes == 0 || becomes_node(stream, per_thread)) return call();
+  return allocate(gate_of_pool(pool), address, bytes, call);
+}
+
+// Counted as free from the call on, as the pool may hand it out again in stream order.
+template <FunctionId kFunction>
+CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
+  const bool capturing = stream_is_capturing(stream, per_thread);
+  const Serial before = mark();
+  const CUresult result = real<kFunction>(address, stream);
+  if (result != CUDA_SUCCESS || capturing) return result;
+  uncount({Space::kAddress, address}, before);
+  left_freed(address);
+  return result;
+}
+
+}  // namespace
+
+namespace own {
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate_async<FunctionId::cuMemAllocAsync>(address, bytes, stream, false);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate_async<FunctionId::cuMemAllocAsync_ptsz>(address, bytes, stream, true);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
+  return allocate_from_pool<FunctionId::cuMemAllocFromPoolAsync>(address, bytes, pool, stream,
+                                                                 false);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream) {
+  return allocate_from_pool<FunctionId::cuMemAllocFromPoolAsync_ptsz>(address, bytes, pool, stream,
+                                                                      true);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return free_async<FunctionId::cuMemFreeAsync>(address, stream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  return free_async<FunctionId::cuMemFreeAsync_ptsz>(address, stream, true);
+}
+
+// Where pools are. Those handed out in any other way are taken to be on the current device.
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* pool_props) {
+  const CUresult result = real<FunctionId::cuMemPoolCreate>(pool, pool_props);
+  if (result == CUDA_SUCCESS) note_pool(*pool, pool_props->location);
+  return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  // What was taken from it stays until it is freed, and stays counted.
+  const auto number = reinterpret_cast<uint64_t>(pool);
+  CUmemLocation location{CU_MEM_LOCATION_TYPE_INVALID, 0};
+  {
+    const Lock lock(g_books.mutex);
+    if (const CUmemLocation* found = g_books.pools.find(number, kPlainTag)) location = *found;
+    g_books.pools.remove(number, kPlainTag);
+  }
+  const CUresult result = real<FunctionId::cuMemPoolDestroy>(pool);
+  if (result != CUDA_SUCCESS && location.type != CU_MEM_LOCATION_TYPE_INVALID) {
+    note_pool(pool, location);
+  }
+  return result;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  const CUresult result = real<FunctionId::cuDeviceGetMemPool>(pool, device);
+  if (result == CUDA_SUCCESS) note_pool(*pool, {CU_MEM_LOCATION_TYPE_DEVICE, device});
+  return result;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice device) {
+  const CUresult result = real<FunctionId::cuDeviceGetDefaultMemPool>(pool_out, device);
+  if (result == CUDA_SUCCESS) note_pool(*pool_out, {CU_MEM_LOCATION_TYPE_DEVICE, device});
+  return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = real<FunctionId::cuMemGetMemPool>(pool, location, type);
+  if (result == CUDA_SUCCESS) note_pool(*pool, *location);
+  return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                CUmemAllocationType type) {
+  const CUresult result = real<FunctionId::cuMemGetDefaultMemPool>(pool_out, location, type);
+  if (result == CUDA_SUCCESS) note_pool(*pool_out, *location);
+  return result;
+}
+
+}  // namespace own
+}  // namespace nvshare::interposer

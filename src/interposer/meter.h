@@ -1,0 +1,79 @@
+#pragma once
+
+#include <stdint.h>
+
+// How much GPU time a client's work has occupied since its grant: the sum of the times in which it
+// had something submitted that was not done. Times are handed in; no locks, no clock.
+namespace nvshare::interposer {
+
+class Meter {
+ public:
+  // A grant begins: nothing used, nothing submitted.
+  void begin(uint64_t now) {
+    used_ = 0;
+    busy_ = false;
+    idle_since_ = now;
+  }
+  // Something was submitted. The time counts from here when nothing was submitted before.
+  void submitted(uint64_t now) {
+    if (busy_) return;
+    busy_ = true;
+    busy_since_ = now;
+  }
+  // Everything that was submitted is done; that was seen at `at`. `measured` is how long it took by
+  // the GPU's own clock, 0 when that is not known: a busy machine sees things late.
+  void idle(uint64_t at, uint64_t measured = 0) {
+    if (!busy_) return;
+    busy_ = false;
+    idle_since_ = at > busy_since_ ? at : busy_since_;
+    const uint64_t seen = idle_since_ - busy_since_;
+    used_ += measured != 0 && measured < seen ? measured : seen;
+  }
+  bool busy() const { return busy_; }
+  uint64_t idle_since() const { return idle_since_; }
+  uint64_t used(uint64_t now) const {
+    return used_ + (busy_ && now > busy_since_ ? now - busy_since_ : 0);
+  }
+
+ private:
+  bool busy_ = false;
+  uint64_t busy_since_ = 0;
+  uint64_t idle_since_ = 0;
+  uint64_t used_ = 0;
+};
+
+// How many launches of a stream may be in flight, so that they stand for about kBound of GPU time,
+// whatever a kernel takes. Learns from how long markers take.
+class Window {
+ public:
+  static constexpr uint64_t kBound = 2'000'000;  // nanoseconds
+  static constexpr uint32_t kFewest = 2;         // keep the GPU busy, however long a kernel is
+  static constexpr uint32_t kMost = 1024;
+  static constexpr uint32_t kMarkers = 16;  // that may be outstanding
+
+  // How many launches there are between two markers, and how many markers are outstanding when the
+  // window is full. Single launches are let out while there are enough markers for that, so that a
+  // few short kernels behind a long one do not leave the GPU without work.
+  uint32_t stride() const { return launches_ <= kMarkers ? 1 : launches_ / (kMarkers / 2); }
+  uint32_t markers() const { return launches_ <= kMarkers ? launches_ : kMarkers / 2; }
+
+  // The oldest marker was done `age` after it was placed, with the window full.
+  void learn(uint64_t age) {
+    if (age > 2 * kBound) {
+      launches_ /= 2;
+    } else if (age > kBound) {
+      launches_ -= launches_ / 8 + 1;
+    } else if (age < kBound / 4) {
+      launches_ *= 2;
+    } else if (age < kBound / 2) {
+      launches_ += launches_ / 8 + 1;
+    }
+    if (launches_ < kFewest) launches_ = kFewest;
+    if (launches_ > kMost) launches_ = kMost;
+  }
+
+ private:
+  uint32_t launches_ = 4;
+};
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,111 @@
+#include "interposer/meter.h"
+
+#include <gtest/gtest.h>
+
+#include "interposer/limit_text.h"
+
+namespace nvshare::interposer {
+namespace {
+
+TEST(Meter, OnlyTimeWithWorkCounts) {
+  Meter meter;
+  meter.begin(100);
+  EXPECT_EQ(meter.used(1000), 0u);
+  meter.submitted(1000);
+  meter.submitted(1500);  // it is running already
+  EXPECT_EQ(meter.used(2000), 1000u);
+  meter.idle(3000);
+  EXPECT_EQ(meter.used(9000), 2000u);
+  EXPECT_EQ(meter.idle_since(), 3000u);
+  meter.submitted(10'000);
+  meter.idle(10'500);
+  EXPECT_EQ(meter.used(20'000), 2500u);
+}
+
+TEST(Meter, AnEndBeforeItsBeginningCountsNothing) {
+  Meter meter;
+  meter.begin(0);
+  meter.submitted(1000);
+  meter.idle(900);  // an older completion
+  EXPECT_EQ(meter.used(5000), 0u);
+  EXPECT_EQ(meter.idle_since(), 1000u);
+  EXPECT_FALSE(meter.busy());
+}
+
+TEST(Meter, TheGpusOwnClockIsBelievedWhenItSaysLess) {
+  Meter meter;
+  meter.begin(0);
+  meter.submitted(1000);
+  meter.idle(5000, 3000);
+  EXPECT_EQ(meter.used(9000), 3000u);
+  meter.submitted(10'000);
+  meter.idle(11'000, 3000);  // never more than the time there was
+  EXPECT_EQ(meter.used(20'000), 4000u);
+}
+
+TEST(Meter, AGrantBeginsWithNothingUsed) {
+  Meter meter;
+  meter.begin(0);
+  meter.submitted(0);
+  meter.idle(700);
+  meter.begin(1000);
+  EXPECT_EQ(meter.used(5000), 0u);
+}
+
+// Plays a stream whose window is always full, and says how much is in flight in the end.
+uint64_t in_flight(Window& window, uint64_t kernel, int rounds = 100) {
+  const auto full = [&] { return window.stride() * window.markers() * kernel; };
+  for (int i = 0; i < rounds; ++i) window.learn(full());
+  return full();
+}
+
+TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
+  for (const uint64_t kernel : {1'000u, 8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
+    Window window;
+    const uint64_t time = in_flight(window, kernel);
+    EXPECT_LE(time, Window::kBound) << kernel;
+    EXPECT_GE(time, Window::kBound / 4) << kernel;
+  }
+  // The shortest reach the most launches there may be, the longest the fewest.
+  Window shortest;
+  EXPECT_EQ(in_flight(shortest, 100), Window::kMost * 100u);
+  Window longest;
+  EXPECT_EQ(in_flight(longest, 200'000'000), Window::kFewest * 200'000'000u);
+}
+
+TEST(Window, FollowsWhenKernelsChange) {
+  Window window;
+  in_flight(window, 200'000'000);
+  EXPECT_GE(in_flight(window, 10'000), Window::kBound / 4);
+  EXPECT_EQ(in_flight(window, 5'000'000), Window::kFewest * 5'000'000u);
+}
+
+// A marker behind each launch costs little when launches are few; many are marked in strides.
+TEST(Window, NeverNeedsMoreMarkersThanThereAre) {
+  Window window;
+  for (const uint64_t age :
+       {0ull, 1'000'000ull, 700'000ull, 3'000'000ull, 0ull, 0ull, 1'500'000ull}) {
+    for (int i = 0; i < 7; ++i) {
+      window.learn(age);
+      EXPECT_LE(window.markers(), Window::kMarkers);
+      EXPECT_GE(window.markers(), Window::kFewest);
+      EXPECT_GE(window.stride(), 1u);
+    }
+  }
+}
+
+TEST(LimitText, AsTheRestOfTheProductReadsSizes) {
+  EXPECT_EQ(parse_limit("4Gi"), 4ull << 30);
+  EXPECT_EQ(parse_limit("512Mi"), 512ull << 20);
+  EXPECT_EQ(parse_limit("64KiB"), 64ull << 10);
+  EXPECT_EQ(parse_limit("3G"), 3'000'000'000ull);
+  EXPECT_EQ(parse_limit("1048576"), 1048576ull);
+  for (const char* wrong :
+       {"", "Gi", "-1", "4Q", "4 Gi", "99999999999999999999", "18446744073709551615Ki"}) {
+    EXPECT_EQ(parse_limit(wrong), 0u) << wrong;
+  }
+  EXPECT_EQ(parse_limit(nullptr), 0u);
+}
+
+}  // namespace
+}  // namespace nvshare::interposer

@@ -1,0 +1,480 @@
+#include "interposer/records.h"
+
+#include <sched.h>
+
+#include "interposer/link_state.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr size_t kRecordsPerChunk = 64;
+constexpr size_t kMaxContexts = 256;
+constexpr uint64_t kPatience = 1'000'000'000;  // with work that may be waiting for the host
+constexpr uint64_t kStayAwake = 300'000;
+constexpr uint64_t kLookAgain = 50'000;
+
+struct Chunk {
+  StreamRecord records[kRecordsPerChunk];
+  Chunk* next = nullptr;
+};
+
+struct KnownContext {
+  CUcontext context = nullptr;
+  Gate* gate = nullptr;
+};
+
+// Everything below is under this, but for what a record says of itself.
+Mutex g_mutex;
+Chunk* g_chunks = nullptr;
+KnownContext g_contexts[kMaxContexts];
+CUcontext g_primary[kMaxDevices];
+bool g_ending = false;
+// Changes when a record goes: what threads remember of them is stale then.
+std::atomic<uint32_t> g_version{1};
+
+template <typename Visit>
+void for_each_record(Visit visit) {
+  for (Chunk* chunk = g_chunks; chunk != nullptr; chunk = chunk->next) {
+    for (StreamRecord& record : chunk->records) {
+      if (record.in_use) visit(record);
+    }
+  }
+}
+
+CUstream normal(Destination destination) {
+  if (destination.stream != nullptr) return destination.stream;
+  return destination.per_thread ? stream_per_thread() : stream_legacy();
+}
+
+bool is_default(CUstream stream) {
+  return stream == stream_legacy() || stream == stream_per_thread();
+}
+
+// Our own calls must not disturb a capture that the thread, or another, has going on.
+class Relaxed {
+ public:
+  Relaxed() {
+    if (g_captures.load(std::memory_order_relaxed) == 0) return;
+    exchanged_ = real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode_) == CUDA_SUCCESS;
+  }
+  ~Relaxed() {
+    if (exchanged_) real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode_);
+  }
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_ = false;
+};
+
+// Makes a context current for a moment.
+class Within {
+ public:
+  explicit Within(CUcontext context)
+      : pushed_(real<FunctionId::cuCtxPushCurrent_v2>(context) == CUDA_SUCCESS) {}
+  ~Within() {
+    CUcontext popped;
+    if (pushed_) real<FunctionId::cuCtxPopCurrent_v2>(&popped);
+  }
+  explicit operator bool() const { return pushed_; }
+
+ private:
+  bool pushed_;
+};
+
+StreamRecord* find(CUcontext context, CUstream stream, const Slot* thread) {
+  StreamRecord* found = nullptr;
+  for_each_record([&](StreamRecord& record) {
+    if (record.orphan || record.stream != stream || record.thread != thread) return;
+    if (is_default(stream) && record.context != context) return;
+    found = &record;
+  });
+  return found;
+}
+
+StreamRecord* free_record() {
+  for (Chunk* chunk = g_chunks; chunk != nullptr; chunk = chunk->next) {
+    for (StreamRecord& record : chunk->records) {
+      if (!record.in_use) return &record;
+    }
+  }
+  auto* chunk = static_cast<Chunk*>(map_memory(sizeof(Chunk)));
+  if (chunk == nullptr) return nullptr;
+  chunk->next = g_chunks;
+  g_chunks = chunk;
+  return &chunk->records[0];
+}
+
+StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const Slot* thread) {
+  StreamRecord* record = free_record();
+  if (record == nullptr) return nullptr;
+  record->gate = &gate;
+  record->context = context;
+  record->stream = stream;
+  record->thread = thread;
+  record->orphan = false;
+  record->submitted = record->done = record->marked = record->done_at = 0;
+  record->first = record->outstanding = 0;
+  record->last_placed_at = 0;
+  record->window = Window{};
+  record->interval = record->elapsed = 0;
+  record->in_use = true;
+  return record;
+}
+
+void release_record(StreamRecord& record, bool destroy_events) {
+  for (Marker& marker : record.ring) {
+    if (destroy_events && marker.event != nullptr) {
+      real<FunctionId::cuEventDestroy_v2>(marker.event);
+    }
+    marker = Marker{};
+  }
+  if (destroy_events && record.origin != nullptr) {
+    real<FunctionId::cuEventDestroy_v2>(record.origin);
+  }
+  record.origin = nullptr;
+  record.in_use = false;
+  g_version.fetch_add(1);
+}
+
+CUcontext context_of(CUstream stream) {
+  CUcontext context = nullptr;
+  if (!is_default(stream) && real<FunctionId::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS &&
+      context != nullptr) {
+    return context;
+  }
+  real<FunctionId::cuCtxGetCurrent>(&context);
+  return context;
+}
+
+// --- markers: under the record's mutex ---------------------------------------------------------
+
+void raise(std::atomic<uint64_t>& value, uint64_t to) {
+  uint64_t seen = value.load();
+  while (seen < to && !value.compare_exchange_weak(seen, to)) {
+  }
+}
+
+void note_done_at(StreamRecord& record, uint64_t count, uint64_t now) {
+  raise(record.done, count);
+  raise(record.done_at, now);
+}
+
+// The context is broken, or the stream is none: nothing can be learnt of it.
+void take_for_done(StreamRecord& record, uint64_t now) {
+  record.outstanding = 0;
+  record.marked = record.submitted.load();
+  note_done_at(record, record.submitted, now);
+}
+
+// How far behind the meter's origin a marker is that is done.
+void note_elapsed(StreamRecord& record, CUevent marker) {
+  const Origin& origin = record.gate->link->origin;
+  const uint64_t interval = origin.interval.load(std::memory_order_acquire);
+  if (interval == 0 || origin.context.load() != record.context) return;
+  float milliseconds = 0;
+  if (real<FunctionId::cuEventElapsedTime>(&milliseconds, origin.event.load(), marker) !=
+          CUDA_SUCCESS ||
+      milliseconds < 0) {
+    return;
+  }
+  const auto elapsed = static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
+  if (record.interval != interval || record.elapsed < elapsed) record.elapsed = elapsed;
+  record.interval = interval;
+}
+
+// Takes note of the markers that are done.
+void retire(StreamRecord& record, uint64_t now) {
+  while (record.outstanding > 0) {
+    const Marker& oldest = record.ring[record.first];
+    const CUresult result = real<FunctionId::cuEventQuery>(oldest.event);
+    if (result == CUDA_ERROR_NOT_READY) return;
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_CAPTURED_EVENT) {
+      return take_for_done(record, now);
+    }
+    if (record.outstanding >= record.window.markers()) record.window.learn(now - oldest.placed_at);
+    note_done_at(record, oldest.count, now);
+    note_elapsed(record, oldest.event);
+    record.first = (record.first + 1) % Window::kMarkers;
+    --record.outstanding;
+  }
+}
+
+// Behind everything that has been submitted. The stream's context is current.
+void place(StreamRecord& record, uint64_t now) {
+  if (record.outstanding == Window::kMarkers) return;
+  if (is_captured({record.stream, false})) return;
+  const uint64_t submitted = record.submitted.load();
+  Marker& marker = record.ring[(record.first + record.outstanding) % Window::kMarkers];
+  if (marker.event == nullptr &&
+      real<FunctionId::cuEventCreate>(&marker.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+    marker.event = nullptr;
+    return take_for_done(record, now);
+  }
+  if (real<FunctionId::cuEventRecord>(marker.event, record.stream) != CUDA_SUCCESS) {
+    return take_for_done(record, now);
+  }
+  marker.count = submitted;
+  marker.placed_at = now;
+  record.marked = submitted;
+  record.last_placed_at = now;
+  ++record.outstanding;
+}
+
+// What the link's thread does with one record: retires markers, and places one behind work that has
+// none.
+void look_at(StreamRecord& record, uint64_t spacing, uint64_t now) {
+  Lock lock(record.mutex);
+  retire(record, now);
+  const bool bare = record.marked.load() < record.submitted.load();
+  if (!bare || record.thread != nullptr || record.orphan) return;
+  if (now - record.last_placed_at < spacing &&
+      (record.outstanding > 0 || spacing == kPlaceNothing)) {
+    return;
+  }
+  const Within within(record.context);
+  if (within) {
+    place(record, now);
+  } else {
+    take_for_done(record, now);
+  }
+  retire(record, now);
+}
+
+}  // namespace
+
+std::atomic<int> g_captures{0};
+
+bool is_captured(Destination destination) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // An error says that the legacy stream is not to be used while others are captured.
+  if (real<FunctionId::cuStreamIsCapturing>(normal(destination), &status) != CUDA_SUCCESS) {
+    return true;
+  }
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void note_context(Gate& gate, CUcontext context) {
+  Lock lock(g_mutex);
+  KnownContext* empty = nullptr;
+  for (KnownContext& known : g_contexts) {
+    if (known.context == context) return;
+    if (known.context == nullptr && empty == nullptr) empty = &known;
+  }
+  if (empty != nullptr) *empty = {context, &gate};
+  make_record(gate, context, stream_legacy(), nullptr);
+}
+
+void note_primary(CUdevice device, CUcontext context) {
+  if (device < 0 || device >= kMaxDevices) return;
+  Lock lock(g_mutex);
+  g_primary[device] = context;
+}
+
+Gate* gate_of_context(CUcontext context) {
+  Lock lock(g_mutex);
+  for (const KnownContext& known : g_contexts) {
+    if (known.context == context) return known.gate;
+  }
+  return nullptr;
+}
+
+void note_stream(CUstream stream) {
+  const CUcontext context = context_of(stream);
+  Gate* gate = gate_of_context(context);
+  if (gate == nullptr) return;
+  Lock lock(g_mutex);
+  make_record(*gate, context, stream, nullptr);
+}
+
+void note_thread_gone(const Slot& slot) {
+  Lock lock(g_mutex);
+  for_each_record([&](StreamRecord& record) {
+    if (record.thread == &slot) record.orphan = true;
+  });
+  g_version.fetch_add(1);
+}
+
+HoldMarkers::HoldMarkers() {
+  g_mutex.lock();
+}
+HoldMarkers::~HoldMarkers() {
+  g_mutex.unlock();
+}
+
+void HoldMarkers::leaving(CUstream stream) {
+  StreamRecord* record = find(nullptr, stream, nullptr);
+  if (record == nullptr) return;
+  const Within within(record->context);
+  Lock lock(record->mutex);
+  if (within && record->marked < record->submitted) place(*record, now_ns());
+  record->orphan = true;
+  g_version.fetch_add(1);
+}
+
+void HoldMarkers::gone(CUcontext context) {
+  for_each_record([&](StreamRecord& record) {
+    if (record.context == context) release_record(record, false);
+  });
+  for (KnownContext& known : g_contexts) {
+    if (known.context == context) known = {};
+  }
+}
+
+CUcontext HoldMarkers::primary_gone(CUdevice device) {
+  if (device < 0 || device >= kMaxDevices) return nullptr;
+  const CUcontext context = g_primary[device];
+  g_primary[device] = nullptr;
+  if (context != nullptr) gone(context);
+  return context;
+}
+
+StreamRecord* record_for(Slot& slot, Gate& gate, Destination destination) {
+  if (is_captured(destination)) return nullptr;
+  const CUstream stream = normal(destination);
+  CUcontext context = nullptr;
+  if (is_default(stream)) real<FunctionId::cuCtxGetCurrent>(&context);
+  const uint32_t version = g_version.load(std::memory_order_acquire);
+  if (slot.last_record != nullptr && slot.records_version == version &&
+      slot.last_stream == stream && slot.last_context == context) {
+    return slot.last_record;
+  }
+  const Slot* thread = stream == stream_per_thread() ? &slot : nullptr;
+  const CUcontext home = context != nullptr ? context : context_of(stream);
+  Lock lock(g_mutex);
+  StreamRecord* record = find(home, stream, thread);
+  if (record == nullptr) record = make_record(gate, home, stream, thread);
+  slot.last_record = record;
+  slot.last_stream = stream;
+  slot.last_context = context;
+  slot.records_version = version;
+  return record;
+}
+
+StreamRecord* known_record(Slot& slot, Destination destination) {
+  const CUstream stream = normal(destination);
+  CUcontext context = nullptr;
+  if (is_default(stream)) real<FunctionId::cuCtxGetCurrent>(&context);
+  Lock lock(g_mutex);
+  return find(context, stream, stream == stream_per_thread() ? &slot : nullptr);
+}
+
+void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void* argument) {
+  Lock lock(g_mutex);
+  for_each_record([&](StreamRecord& record) {
+    if (record.context == context) visit(record, argument);
+  });
+}
+
+void wait_for_room(StreamRecord& record) {
+  if (record.outstanding.load(std::memory_order_relaxed) < record.window.markers()) return;
+  const uint64_t begin = now_ns();
+  Relaxed relaxed;
+  for (uint64_t now = begin; now - begin < kPatience; now = now_ns()) {
+    {
+      Lock lock(record.mutex);
+      retire(record, now);
+      if (record.outstanding < record.window.markers()) return;
+    }
+    // The GPU may run out of work soon: asleep, one is often late.
+    if (now - begin < kStayAwake) {
+      sched_yield();
+    } else {
+      sleep_ns(kLookAgain);
+    }
+  }
+}
+
+void note_submission(StreamRecord& record) {
+  const uint64_t submitted = record.submitted.fetch_add(1) + 1;
+  const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
+  if (since < record.window.stride() && record.thread == nullptr) return;
+  Relaxed relaxed;
+  Lock lock(record.mutex);
+  place(record, now_ns());
+}
+
+void place_origin(StreamRecord& record) {
+  Relaxed relaxed;
+  Origin& origin = record.gate->link->origin;
+  origin.interval.store(0);
+  Lock lock(record.mutex);
+  if (record.origin == nullptr &&
+      real<FunctionId::cuEventCreate>(&record.origin, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+    record.origin = nullptr;
+    return;
+  }
+  if (real<FunctionId::cuEventRecord>(record.origin, record.stream) != CUDA_SUCCESS) return;
+  origin.event = record.origin;
+  origin.context = record.context;
+  origin.interval.store(++origin.intervals, std::memory_order_release);
+}
+
+uint64_t submitted_before(StreamRecord& record) {
+  const uint64_t submitted = record.submitted.load();
+  if (record.marked.load() < submitted && record.thread == nullptr &&
+      !is_captured({record.stream, false})) {
+    Relaxed relaxed;
+    const Within within(record.context);
+    Lock lock(record.mutex);
+    if (within) place(record, now_ns());
+  }
+  return submitted;
+}
+
+void note_done(StreamRecord& record, uint64_t submitted) {
+  note_done_at(record, submitted, now_ns());
+}
+
+bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) {
+  bool in_flight = false;
+  *done = {};
+  Relaxed relaxed;
+  Lock lock(g_mutex);
+  if (g_ending) {
+    done->since = now;
+    return false;
+  }
+  const uint64_t interval = gate.link->origin.interval.load();
+  for_each_record([&](StreamRecord& record) {
+    if (record.gate != &gate) return;
+    if (record.busy() || record.outstanding > 0) look_at(record, spacing, now);
+    if (record.busy()) {
+      in_flight = true;
+    } else if (record.orphan) {
+      release_record(record, true);
+      return;
+    }
+    if (record.done_at.load() > done->since) done->since = record.done_at.load();
+    if (record.interval == interval && record.elapsed > done->elapsed) {
+      done->elapsed = record.elapsed;
+    }
+  });
+  return in_flight;
+}
+
+void assume_all_busy(Gate& gate) {
+  Lock lock(g_mutex);
+  for_each_record([&](StreamRecord& record) {
+    if (record.gate == &gate && record.thread == nullptr) record.submitted.fetch_add(1);
+  });
+}
+
+void stop_looking() {
+  Lock lock(g_mutex);
+  g_ending = true;
+}
+
+void forget_records_after_fork() {
+  g_mutex.reset_after_fork();
+  for_each_record([](StreamRecord& record) {
+    record.mutex.reset_after_fork();
+    record.in_use = false;
+  });
+  for (KnownContext& known : g_contexts) known = {};
+  for (CUcontext& primary : g_primary) primary = nullptr;
+  g_captures = 0;
+  g_version.fetch_add(1);
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,61 @@
+"""What compat.py found, for people and for programs."""
+
+import json
+import subprocess
+
+
+def machine():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout
+    except OSError:
+        answer = ""
+    parts = [part.strip() for part in answer.split("\n")[0].split(",")]
+    return {"gpu": parts[0], "driver": parts[1] if len(parts) > 1 else ""}
+
+
+def verdict(entry):
+    if "skipped" in entry:
+        return "skipped: " + entry["skipped"]
+    if entry["ok"]:
+        return "equal"
+    if not entry["managed"]:
+        return "NOT MANAGED"
+    failed = [one for one in [entry["alone"], entry["shared"], *entry["pair"]] if one["code"] != 0]
+    if failed:
+        return "FAILED: " + failed[0].get("error", "").strip().split("\n")[-1][:80]
+    return "DIFFERS"
+
+
+def line_of(entry):
+    return f"{entry['name']}: {verdict(entry)}"
+
+
+def versions_of(entry):
+    return ", ".join(f"{name} {value}" for name, value in entry.get("versions", {}).items()
+                     if name != "device")
+
+
+def table(results):
+    machine_line = f"{results['machine']['gpu']}, driver {results['machine']['driver']}"
+    lines = [machine_line, "", "| program | versions | unshared s | shared s | two at a time s | results |",
+             "|---|---|---|---|---|---|"]
+    for entry in results["programs"]:
+        if "skipped" in entry:
+            lines.append(f"| {entry['name']} | | | | | {verdict(entry)} |")
+            continue
+        pair = max(one["seconds"] for one in entry["pair"])
+        lines.append(f"| {entry['name']} | {versions_of(entry)} | {entry['alone']['seconds']} | "
+                     f"{entry['shared']['seconds']} | {pair} | {verdict(entry)} |")
+    if results["overheads"]:
+        lines += ["", "| overhead | limit | measured |", "|---|---|---|"]
+    for entry in results["overheads"]:
+        measured = f"{entry['percent']:+.2f} %" if "percent" in entry else "not measured"
+        mark = "" if entry["ok"] else " MISSED"
+        lines.append(f"| {entry['name']} | {entry['limit_percent']} % | {measured}{mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(results, out):
+    (out / "compat.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "compat.md").write_text(table(results))

@@ -1,0 +1,217 @@
+#include "integration/fake_scheduler.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "wire/channel.h"
+
+namespace nvshare::integration {
+
+using namespace nvshare::wire;
+
+FakeScheduler::FakeScheduler(const std::string& directory)
+    : listener_(listen_at((directory + "/" + kProgramSocket).c_str(), 0600)) {
+  if (listener_ < 0 || ::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0) {
+    complaints_ = "cannot listen in " + directory;
+    return;
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+FakeScheduler::~FakeScheduler() {
+  {
+    const std::lock_guard hold(lock_);
+    end_ = true;
+  }
+  if (thread_.joinable()) {
+    (void)!::write(wake_[1], "x", 1);
+    thread_.join();
+  }
+  for (const auto& client : clients_) drop_client(*client);
+  for (const int fd : {listener_, wake_[0], wake_[1]}) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+void FakeScheduler::serve() {
+  while (true) {
+    std::vector<pollfd> watched{{listener_, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    {
+      const std::lock_guard hold(lock_);
+      if (end_) return;
+      for (const auto& client : clients_) watched.push_back({client->socket, POLLIN, 0});
+    }
+    if (::poll(watched.data(), watched.size(), -1) < 0) continue;
+    const std::lock_guard hold(lock_);
+    if ((watched[0].revents & POLLIN) != 0) accept_one();
+    std::erase_if(clients_, [&](const std::unique_ptr<Client>& client) {
+      const auto found = std::find_if(watched.begin(), watched.end(), [&](const pollfd& one) {
+        return one.fd == client->socket && one.revents != 0;
+      });
+      if (found == watched.end() || hear(*client)) return false;
+      drop_client(*client);
+      return true;
+    });
+    changed_.notify_all();
+  }
+}
+
+void FakeScheduler::accept_one() {
+  const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket < 0) return;
+  clients_.push_back(std::make_unique<Client>());
+  clients_.back()->socket = socket;
+}
+
+void FakeScheduler::drop_client(Client& client) {
+  ::close(client.socket);
+  if (client.page != nullptr) ::munmap(client.page, kPageSize);
+}
+
+bool FakeScheduler::hear(Client& client) {
+  alignas(8) char packet[kMaxMessage];
+  const int length = receive(client.socket, packet, false);
+  if (length <= 0) return length == -EAGAIN;
+  const Header* header = look_at(packet, static_cast<std::size_t>(length));
+  if (header == nullptr) return complain("a packet that is no message"), false;
+  answer(client, header);
+  return true;
+}
+
+void FakeScheduler::complain(const std::string& what) {
+  complaints_ += what + "\n";
+}
+
+void FakeScheduler::answer(Client& client, const Header* header) {
+  if (as<Hello>(header) != nullptr) {
+    if (client.welcome) complain("a second hello");
+    client.allocated = as<Hello>(header)->allocated;
+    return greet(client);
+  }
+  if (!client.welcome) return complain("a message before the hello");
+  if (as<RequestGrant>(header) != nullptr) {
+    if (client.grant != 0 || client.wants) complain("a grant asked for twice");
+    client.wants = true;
+    if (open_) give(client);
+  } else if (const Released* released = as<Released>(header)) {
+    if (released->grant != client.grant) complain("released what it did not hold");
+    client.grant = 0;
+    client.page->scheduler.grant.store(0);
+    client.wants = released->more_work != 0;
+    if (open_ && client.wants) give(client);
+  } else if (const MemoryRequest* request = as<MemoryRequest>(header)) {
+    client.allocated += request->bytes;
+    auto reply = make<MemoryAvailable>();
+    reply.request = request->request;
+    send(client.socket, &reply.header, false);
+  } else if (const MemoryFreed* freed = as<MemoryFreed>(header)) {
+    if (freed->bytes > client.allocated) complain("more freed than allocated");
+    client.allocated -= std::min<std::uint64_t>(freed->bytes, client.allocated);
+  }
+}
+
+void FakeScheduler::greet(Client& client) {
+  const int page = ::memfd_create("nvshare-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (page < 0 || ::ftruncate(page, kPageSize) != 0) return complain("no memory for a page");
+  ::fcntl(page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  void* mapped = ::mmap(nullptr, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
+  client.page = static_cast<Page*>(mapped);
+  client.page->magic = kPageMagic;
+  client.page->version = 1;
+  client.page->scheduler.watch.store(static_cast<std::uint64_t>(watch_));
+  client.page->scheduler.core_limit.store(100);
+  auto welcome = make<Welcome>();
+  welcome.magic = kMagic;
+  welcome.major = kMajor;
+  welcome.minor = kMinor;
+  welcome.client = next_grant_++;
+  put_text(welcome.tenant, sizeof welcome.tenant, "test");
+  welcome.watch = watch_;
+  welcome.when_lost = WhenLost::Run;
+  send(client.socket, &welcome.header, true, page);
+  ::close(page);
+  client.welcome = true;
+}
+
+void FakeScheduler::give(Client& client) {
+  auto grant = make<Grant>();
+  grant.grant = next_grant_++;
+  client.grant = grant.grant;
+  client.wants = false;
+  client.page->scheduler.grant.store(grant.grant);
+  send(client.socket, &grant.header, false);
+}
+
+void FakeScheduler::watch(Watch how) {
+  const std::lock_guard hold(lock_);
+  watch_ = how;
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->page->scheduler.watch.store(static_cast<std::uint64_t>(how));
+    auto mode = make<Mode>();
+    mode.watch = how;
+    send(client->socket, &mode.header, false);
+  }
+}
+
+void FakeScheduler::open() {
+  const std::lock_guard hold(lock_);
+  open_ = true;
+  for (const auto& client : clients_) {
+    if (client->wants) give(*client);
+  }
+}
+
+bool FakeScheduler::close(Duration limit) {
+  std::unique_lock hold(lock_);
+  open_ = false;
+  for (const auto& client : clients_) {
+    if (client->grant == 0) continue;
+    auto drop = make<Drop>();
+    drop.grant = client->grant;
+    send(client->socket, &drop.header, false);
+  }
+  return changed_.wait_for(hold, limit, [&] {
+    return std::all_of(clients_.begin(), clients_.end(),
+                       [](const auto& client) { return client->grant == 0; });
+  });
+}
+
+std::size_t FakeScheduler::count(bool Client::*what) const {
+  return static_cast<std::size_t>(std::count_if(
+      clients_.begin(), clients_.end(), [&](const auto& client) { return (*client).*what; }));
+}
+
+std::size_t FakeScheduler::waiting() {
+  const std::lock_guard hold(lock_);
+  return count(&Client::wants);
+}
+
+bool FakeScheduler::wait_for_clients(std::size_t least, Duration limit) {
+  std::unique_lock hold(lock_);
+  return changed_.wait_for(hold, limit, [&] { return count(&Client::welcome) >= least; });
+}
+
+bool FakeScheduler::wait_for_waiting(std::size_t least, Duration limit) {
+  std::unique_lock hold(lock_);
+  return changed_.wait_for(hold, limit, [&] { return count(&Client::wants) >= least; });
+}
+
+std::string FakeScheduler::complaints() {
+  const std::lock_guard hold(lock_);
+  return complaints_;
+}
+
+std::uint64_t FakeScheduler::allocated() {
+  const std::lock_guard hold(lock_);
+  std::uint64_t sum = 0;
+  for (const auto& client : clients_) sum += client->allocated;
+  return sum;
+}
+
+}  // namespace nvshare::integration

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+#include "wire/messages.h"
+#include "wire/page.h"
+
+namespace nvshare::integration {
+
+// A scheduler that does what a test tells it: gives and takes back the GPU at its word. Speaks the
+// wire protocol on `directory`/scheduler.sock in a thread of its own; every allocation is allowed.
+class FakeScheduler {
+ public:
+  explicit FakeScheduler(const std::string& directory);
+  ~FakeScheduler();
+  FakeScheduler(const FakeScheduler&) = delete;
+  FakeScheduler& operator=(const FakeScheduler&) = delete;
+
+  // How clients are watched from now on.
+  void watch(wire::Watch how);
+  // From now on whoever asks for a grant gets one; those who wait get theirs.
+  void open();
+  // Nobody gets a grant any more. Takes back those that are held; true when all of them have been
+  // released within the limit.
+  bool close(Duration limit = 20s);
+
+  // How many clients have asked for a grant and got none yet.
+  std::size_t waiting();
+  // Waits until there are so many clients, or so many that wait; false when not by then.
+  bool wait_for_clients(std::size_t least, Duration limit = 20s);
+  bool wait_for_waiting(std::size_t least, Duration limit = 20s);
+  // Messages that a scheduler would have refused; empty when all was well.
+  std::string complaints();
+  // Bytes that programs have said they hold.
+  std::uint64_t allocated();
+
+ private:
+  struct Client {
+    int socket = -1;
+    bool welcome = false;
+    bool wants = false;
+    std::uint64_t grant = 0;  // held; 0: none
+    std::uint64_t allocated = 0;
+    wire::Page* page = nullptr;
+  };
+
+  void serve();
+  void accept_one();
+  // False when the client is gone.
+  bool hear(Client& client);
+  void answer(Client& client, const wire::Header* header);
+  void greet(Client& client);
+  void give(Client& client);
+  void complain(const std::string& what);
+  void drop_client(Client& client);
+  std::size_t count(bool Client::*what) const;
+
+  int listener_ = -1;
+  int wake_[2] = {-1, -1};
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  wire::Watch watch_ = wire::Watch::Metered;
+  bool open_ = true;
+  bool end_ = false;
+  std::uint64_t next_grant_ = 1;
+  std::string complaints_;
+  std::thread thread_;
+};
+
+}  // namespace nvshare::integration

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "integration/world.h"
+
+// Who a program is, is decided by where it was started, not by what it says. And: processes that
+// fork.
+namespace nvshare::integration {
+namespace {
+
+class Identity : public World {
+ protected:
+  void SetUp() override {
+    World::SetUp();
+    scheduler_.push_back(start_scheduler());
+  }
+
+ private:
+  std::vector<Process> scheduler_;
+};
+
+TEST_F(Identity, AProgramCannotNameItselfIntoAnothersTenant) {
+  Process victim = probe("victim", {"--cores", "90", "--mem", "1Gi"});
+  ASSERT_EQ(ask(victim, "start"), "CUDA_SUCCESS");
+  Process thief = probe("thief", {"--cores", "10", "--mem", "64Mi"});
+  const std::string answer = ask(thief, "claim victim");
+  EXPECT_NE(answer, "welcome: victim");
+  ASSERT_EQ(ask(thief, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(thief, "spin 1ms"), "CUDA_SUCCESS");
+  EXPECT_EQ(processes("victim").size(), 1u) << "only the victim itself";
+  EXPECT_EQ(processes("thief").size(), 1u);
+  EXPECT_EQ(ask(thief, "alloc 128Mi"), "CUDA_ERROR_OUT_OF_MEMORY") << "its own limit holds";
+}
+
+TEST_F(Identity, ARunWithinARunDoesNotEscapeTheLimit) {
+  Process inner =
+      run({"--name", "outer", "--mem", "64Mi"},
+          {nvshare_program(), "run", "--name", "inner", "--mem", "1Gi", "--", "echo", "started"});
+  const auto ending = inner.wait(20s);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->code, 2);
+  EXPECT_NE(inner.output().find("already inside the run 'outer'"), std::string::npos);
+  EXPECT_EQ(inner.output().find("started"), std::string::npos) << inner.output();
+}
+
+TEST_F(Identity, ChildrenBelongToTheTenantOfTheirParents) {
+  Process family = run({"--name", "family", "--mem", "64Mi"},
+                       {"sh", "-c", "setsid sh -c '" + probe_program() + "'"});
+  ASSERT_EQ(ask(family, "start"), "CUDA_SUCCESS") << family.output();
+  ASSERT_EQ(ask(family, "spin 1ms"), "CUDA_SUCCESS");
+  EXPECT_EQ(processes("family").size(), 1u);
+  EXPECT_EQ(ask(family, "alloc 128Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+TEST_F(Identity, AChildThatUsesTheGpuIsAProcessOfItsOwn) {
+  Process one = probe("one", {"--mem", "64Mi"});
+  EXPECT_EQ(ask(one, "fork start"), "CUDA_SUCCESS") << "a fork before the GPU is used";
+  EXPECT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS");
+}
+
+// As with the driver itself: a child has no device, and neither hangs nor harms its parent.
+TEST_F(Identity, AForkAfterTheGpuWasUsedHarmsNobody) {
+  Process one = probe("one");
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "alloc 32Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "launch 200ms"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "fork spin 1ms"), "CUDA_ERROR_NOT_INITIALIZED");
+  EXPECT_EQ(ask(one, "fork alloc 1Mi"), "CUDA_ERROR_NOT_INITIALIZED");
+  EXPECT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS") << "the parent goes on";
+  EXPECT_EQ(processes("one").size(), 1u);
+  EXPECT_EQ(tenant("one")["processes"][0].value("allocated", 0l), 32l << 20);
+}
+
+class Devices : public World {
+ protected:
+  void SetUp() override {
+    World::SetUp();
+    set("NVSHARE_SOFTGPU_COUNT", "2");
+    scheduler_.push_back(start_scheduler());
+  }
+
+ private:
+  std::vector<Process> scheduler_;
+};
+
+TEST_F(Devices, AreSharedEachByItself) {
+  std::vector<Job> jobs;
+  jobs.push_back(job("first", {}, {"--seconds", "6"}));
+  jobs.push_back(job("second", {"--cores", "40"}, {"--seconds", "6", "--device", "1"}));
+  EXPECT_TRUE(eventually(
+      [&] {
+        const nlohmann::json second = tenant("second");
+        return second.is_object() && second["processes"].size() == 1 &&
+               second["processes"][0].value("gpu", -1) == 1;
+      },
+      20s));
+  EXPECT_EQ(status()["gpus"].size(), 2u);
+  expect_all_good(jobs, 60s);
+  const std::vector<double> got = shares(jobs);
+  expect_share(got[0], 100, "first");
+  expect_share(got[1], 40, "second");
+}
+
+}  // namespace
+}  // namespace nvshare::integration

@@ -1,0 +1,175 @@
+#include "machine.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "softgpu/driver.h"
+
+namespace nvshare::interposer {
+namespace {
+
+// What the software GPU does not have: the functions of before CUDA 3.2, with 32-bit addresses that
+// lead nowhere, and arrays by their later functions.
+
+unsigned g_next_address = 0x1000;
+
+CUresult old_allocate(CUdeviceptr_v1* address, unsigned) {
+  *address = g_next_address += 0x1000;
+  return CUDA_SUCCESS;
+}
+
+CUresult old_allocate_pitched(CUdeviceptr_v1* address, unsigned* pitch, unsigned width, unsigned,
+                              unsigned) {
+  *address = g_next_address += 0x1000;
+  *pitch = (width + 511) / 512 * 512;
+  return CUDA_SUCCESS;
+}
+
+CUresult old_free(CUdeviceptr_v1 address) {
+  return address == 0 || address > g_next_address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult old_array(CUarray* array, const CUDA_ARRAY_DESCRIPTOR_v1* shape) {
+  const CUDA_ARRAY_DESCRIPTOR wide{shape->Width, shape->Height, shape->Format, shape->NumChannels};
+  return cuda::cuArrayCreate_v2(array, &wide);
+}
+
+CUresult old_array_3d(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR_v1* shape) {
+  const CUDA_ARRAY3D_DESCRIPTOR wide{shape->Width,  shape->Height,      shape->Depth,
+                                     shape->Format, shape->NumChannels, shape->Flags};
+  return cuda::cuArray3DCreate_v2(array, &wide);
+}
+
+CUresult old_info(unsigned* free, unsigned* total) {
+  *free = *total = 0xffffffff;
+  return CUDA_SUCCESS;
+}
+
+CUresult old_total(unsigned* bytes, CUdevice) {
+  *bytes = 0xffffffff;
+  return CUDA_SUCCESS;
+}
+
+template <FunctionId id>
+void replace(Signature<id>* function) {
+  g_driver[static_cast<unsigned>(id)] = reinterpret_cast<void*>(function);
+}
+
+Gate g_gates[kDevices];
+
+Account& account_of(const Gate& gate) {
+  return g_accounts[&gate - g_gates];
+}
+
+}  // namespace
+
+void* g_driver[kFunctionCount] = {
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  reinterpret_cast<void*>(static_cast<Signature<FunctionId::symbol>*>(&cuda::symbol)),
+#include "cuda/functions.def"
+};
+
+bool driver_has(FunctionId) {
+  return true;
+}
+
+// A gate that is always open.
+constinit thread_local Slot* t_slot = nullptr;
+std::atomic<Gate*> g_only_gate{nullptr};
+Passage::Passage(Destination) {}
+Passage::~Passage() {}
+
+Account g_accounts[kDevices];
+
+Gate* gate_of_device(CUdevice device) {
+  return device < 0 || device >= kDevices ? nullptr : &g_gates[device];
+}
+
+Gate* gate_of_current_device() {
+  CUdevice device = -1;
+  return real<FunctionId::cuCtxGetDevice>(&device) == CUDA_SUCCESS ? gate_of_device(device)
+                                                                   : nullptr;
+}
+
+bool memory_request(Gate& gate, uint64_t bytes) {
+  Account& account = account_of(gate);
+  account.requests += 1;
+  uint64_t before = account.allocated;
+  do {
+    if (account.limit != 0 && bytes > account.limit - before) return false;
+  } while (!account.allocated.compare_exchange_weak(before, before + bytes));
+  return true;
+}
+
+void memory_freed(Gate& gate, uint64_t bytes) {
+  account_of(gate).allocated -= bytes;
+}
+
+MemoryView memory_view(Gate& gate) {
+  const Account& account = account_of(gate);
+  return {account.limit, account.allocated};
+}
+
+unsigned long driver_calls(FunctionId id) {
+  return softgpuCallCount(function(id).symbol);
+}
+
+void Machine::SetUpTestSuite() {
+  setenv("NVSHARE_SOFTGPU_CARD", ("memory-" + std::to_string(getpid())).c_str(), 1);
+  setenv("NVSHARE_SOFTGPU_MEMORY", "1Gi", 1);
+  setenv("NVSHARE_SOFTGPU_COUNT", std::to_string(kDevices).c_str(), 1);
+  ASSERT_OK(real<FunctionId::cuInit>(0));
+  replace<FunctionId::cuMemAlloc>(old_allocate);
+  replace<FunctionId::cuMemAllocPitch>(old_allocate_pitched);
+  replace<FunctionId::cuMemFree>(old_free);
+  replace<FunctionId::cuArrayCreate>(old_array);
+  replace<FunctionId::cuArray3DCreate>(old_array_3d);
+  replace<FunctionId::cuMemGetInfo>(old_info);
+  replace<FunctionId::cuDeviceTotalMem>(old_total);
+}
+
+void Machine::SetUp() {
+  for (Account& account : g_accounts) account.limit = account.allocated = account.requests = 0;
+  context = new_context(0);
+}
+
+void Machine::TearDown() {
+  if (context != nullptr) {
+    EXPECT_OK(destroy_context(context));
+  }
+  for (int device = 0; device < kDevices; ++device) EXPECT_EQ(allocated(device), 0u);
+  const Lock lock(g_books.mutex);
+  EXPECT_EQ(g_books.records.size(), 0u);
+  EXPECT_EQ(g_books.physicals.size(), 0u);
+  EXPECT_EQ(g_books.handles.size(), 0u);
+  EXPECT_EQ(g_books.mappings.size(), 0u);
+}
+
+CUcontext Machine::new_context(CUdevice device) {
+  CUcontext made{};
+  EXPECT_OK(real<FunctionId::cuCtxCreate_v2>(&made, 0, device));
+  return made;
+}
+
+CUresult Machine::destroy_context(CUcontext gone) {
+  const uint64_t before = memory_mark();
+  const CUresult result = real<FunctionId::cuCtxDestroy_v2>(gone);
+  if (result == CUDA_SUCCESS) memory_context_gone(gone, before);
+  return result;
+}
+
+CUdeviceptr Machine::allocate(uint64_t bytes) {
+  CUdeviceptr address = 0;
+  EXPECT_OK(own::cuMemAlloc_v2(&address, bytes));
+  return address;
+}
+
+CUstream Machine::new_stream() {
+  CUstream stream{};
+  EXPECT_OK(real<FunctionId::cuStreamCreate>(&stream, CU_STREAM_NON_BLOCKING));
+  return stream;
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,110 @@
+#include "integration/preloaded.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+// A program under the whole library, and what the scheduler hears of its memory.
+namespace nvshare::integration {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+class MemoryOfContexts : public Preloaded {
+ protected:
+  void SetUp() override {
+    Preloaded::SetUp();
+    before = settled(0);
+  }
+  void TearDown() override {
+    EXPECT_EQ(settled(before), before);
+    Preloaded::TearDown();
+  }
+  // What the scheduler knows of, once that is what is expected or has had time to be.
+  static std::uint64_t settled(std::uint64_t expected) {
+    for (int i = 0; i < 2000 && scheduler().allocated() != expected; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return scheduler().allocated();
+  }
+  CUcontext new_context(CUdevice device) {
+    CUcontext made{};
+    EXPECT_OK(call<FunctionId::cuCtxCreate_v2>(&made, 0u, device));
+    return made;
+  }
+
+  std::uint64_t before = 0;
+};
+
+TEST_F(MemoryOfContexts, GoesWithDestroy) {
+  const CUdeviceptr kept = allocate(kMiB);
+  const CUcontext other = new_context(0);
+  allocate(5 * kMiB);
+  EXPECT_EQ(settled(before + 6 * kMiB), before + 6 * kMiB);
+  ASSERT_OK(call<FunctionId::cuCtxDestroy_v2>(other));
+  EXPECT_EQ(settled(before + kMiB), before + kMiB);
+  EXPECT_OK(call<FunctionId::cuMemFree_v2>(kept));
+}
+
+TEST_F(MemoryOfContexts, GoesWithTheLastAttachment) {
+  const CUcontext other = new_context(0);
+  CUcontext same{};
+  ASSERT_OK(call<FunctionId::cuCtxAttach>(&same, 0u));
+  allocate(5 * kMiB);
+  ASSERT_OK(call<FunctionId::cuCtxDetach>(other));
+  const CUdeviceptr more = allocate(kMiB);
+  EXPECT_EQ(settled(before + 6 * kMiB), before + 6 * kMiB);
+  EXPECT_OK(call<FunctionId::cuMemFree_v2>(more));
+  ASSERT_OK(call<FunctionId::cuCtxDetach>(other));
+  EXPECT_EQ(settled(before), before);
+}
+
+TEST_F(MemoryOfContexts, GoesWithTheLastReleaseOfThePrimary) {
+  CUcontext primary{};
+  ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRetain>(&primary, 1));
+  ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRetain>(&primary, 1));
+  ASSERT_OK(call<FunctionId::cuCtxPushCurrent_v2>(primary));
+  const CUdeviceptr kept = allocate(7 * kMiB);
+  allocate(2 * kMiB);
+  ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRelease_v2>(1));
+  ASSERT_OK(call<FunctionId::cuMemFree_v2>(kept));
+  EXPECT_EQ(settled(before + 2 * kMiB), before + 2 * kMiB);
+  ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRelease_v2>(1));
+  EXPECT_EQ(settled(before), before);
+  CUcontext popped{};
+  EXPECT_OK(call<FunctionId::cuCtxPopCurrent_v2>(&popped));
+}
+
+TEST_F(MemoryOfContexts, GoesWithAReset) {
+  CUcontext primary{};
+  ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRetain>(&primary, 1));
+  ASSERT_OK(call<FunctionId::cuCtxPushCurrent_v2>(primary));
+  allocate(7 * kMiB);
+  EXPECT_EQ(settled(before + 7 * kMiB), before + 7 * kMiB);
+  ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxReset_v2>(1));
+  EXPECT_EQ(settled(before), before);
+  CUcontext popped{};
+  EXPECT_OK(call<FunctionId::cuCtxPopCurrent_v2>(&popped));
+}
+
+// The child has no driver; whatever it calls, its parent's memory stays what it is.
+TEST_F(MemoryOfContexts, IsNotTheChildsOfAFork) {
+  const CUdeviceptr address = allocate(3 * kMiB);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    CUdeviceptr more = 0;
+    const bool refused = call<FunctionId::cuMemAlloc_v2>(&more, kMiB) != CUDA_SUCCESS &&
+                         call<FunctionId::cuMemFree_v2>(address) != CUDA_SUCCESS;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(settled(before + 3 * kMiB), before + 3 * kMiB);
+  EXPECT_OK(call<FunctionId::cuMemFree_v2>(address));
+}
+
+}  // namespace
+}  // namespace nvshare::integration

@@ -1,0 +1,109 @@
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "integration/world.h"
+
+// Memory limits, to the byte.
+namespace nvshare::integration {
+namespace {
+
+class Memory : public World {
+ protected:
+  void SetUp() override {
+    World::SetUp();
+    scheduler_.push_back(start_scheduler());
+  }
+  Process started(const std::string& name, const std::vector<std::string>& options) {
+    Process one = probe(name, options);
+    EXPECT_EQ(ask(one, "start"), "CUDA_SUCCESS") << one.output();
+    return one;
+  }
+  long allocated(const std::string& name) {
+    long sum = 0;
+    const nlohmann::json found = tenant(name);
+    if (!found.is_object()) return -1;
+    for (const nlohmann::json& one : found["processes"]) sum += one.value("allocated", 0l);
+    return sum;
+  }
+
+ private:
+  std::vector<Process> scheduler_;
+};
+
+TEST_F(Memory, TheLimitIsExact) {
+  Process one = started("one", {"--mem", "256Mi"});
+  EXPECT_EQ(ask(one, "alloc 200Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "alloc 58Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(ask(one, "alloc 56Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "alloc 512"), "CUDA_ERROR_OUT_OF_MEMORY") << "not one byte more";
+  EXPECT_EQ(allocated("one"), 256l << 20);
+  EXPECT_EQ(ask(one, "free"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "alloc 56Mi"), "CUDA_SUCCESS");
+}
+
+TEST_F(Memory, TheLimitIsExactUnderRaces) {
+  Process one = started("one", {"--mem", "256Mi"});
+  for (int round = 0; round < 5; ++round) {
+    EXPECT_EQ(ask(one, "fill 2Mi 8"), "128");
+    for (int i = 0; i < 128; ++i) ASSERT_EQ(ask(one, "free"), "CUDA_SUCCESS");
+  }
+}
+
+TEST_F(Memory, ProcessesOfATenantShareTheLimit) {
+  const std::string hold = gpu_job() + " --memory 80Mi --pattern bursty --seconds ";
+  Process both = run({"--name", "both", "--mem", "128Mi"},
+                     {"sh", "-c",
+                      hold + "3 --quiet & sleep 1.5; " + hold + "1; echo second=$?; wait; " + hold +
+                          "1; echo third=$?"});
+  ASSERT_TRUE(both.wait(60s)) << both.output();
+  EXPECT_NE(both.output().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << both.output();
+  EXPECT_NE(both.output().find("second=1"), std::string::npos) << both.output();
+  EXPECT_NE(both.output().find("third=0"), std::string::npos) << both.output();
+}
+
+TEST_F(Memory, TheProgramSeesItsLimitAsTheCard) {
+  Process one = started("one", {"--mem", "256Mi"});
+  EXPECT_EQ(ask(one, "info"), "free=268435456 total=268435456");
+  EXPECT_EQ(ask(one, "alloc 100Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "info"), "free=163577856 total=268435456");
+  Process free = started("free", {});
+  EXPECT_NE(ask(free, "info").find("total=4294967296"), std::string::npos)
+      << "without a limit it is the card's";
+}
+
+TEST_F(Memory, TheLimitCanBeChanged) {
+  Process one = started("one", {"--mem", "64Mi"});
+  EXPECT_EQ(ask(one, "alloc 128Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+  ASSERT_EQ(nvshare({"limit", "one", "--mem", "256Mi"}).ending.code, 0);
+  EXPECT_EQ(ask(one, "alloc 128Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(nvshare({"limit", "one", "--mem", "100Mi"}).ending.code, 0);
+  EXPECT_EQ(ask(one, "alloc 2Mi"), "CUDA_ERROR_OUT_OF_MEMORY") << "what it has it keeps";
+  EXPECT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS");
+  ASSERT_EQ(nvshare({"limit", "one", "--mem", "none"}).ending.code, 0);
+  EXPECT_EQ(ask(one, "alloc 1Gi"), "CUDA_SUCCESS");
+}
+
+TEST_F(Memory, AnEnvironmentVariableLowersTheLimitButDoesNotRaiseIt) {
+  set("NVSHARE_GPU_MEMORY_LIMIT", "32Mi");
+  Process low = started("low", {"--mem", "64Mi"});
+  EXPECT_EQ(ask(low, "alloc 34Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(ask(low, "alloc 32Mi"), "CUDA_SUCCESS");
+  set("NVSHARE_GPU_MEMORY_LIMIT", "1Gi");
+  Process high = started("high", {"--mem", "64Mi"});
+  EXPECT_EQ(ask(high, "alloc 66Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+TEST_F(Memory, AKilledProcessHoldsNothing) {
+  Process one = started("one", {"--mem", "256Mi"});
+  ASSERT_EQ(ask(one, "alloc 200Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(allocated("one"), 200l << 20);
+  const std::vector<pid_t> pids = processes("one");
+  ASSERT_EQ(pids.size(), 1u);
+  ::kill(pids[0], SIGKILL);
+  EXPECT_TRUE(eventually([&] { return allocated("one") <= 0; }, 20s));
+  EXPECT_EQ(one.wait(20s).value_or(Ending{}).signal, SIGKILL);
+}
+
+}  // namespace
+}  // namespace nvshare::integration

@@ -1,0 +1,216 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+#include "programs/driver.h"
+#include "programs/job_kernels.h"
+#include "wire/channel.h"
+
+// A GPU program that does what it is told, a line at a time on its standard input, and answers each
+// with one line: the driver's result by name, or what was asked for.
+namespace nvshare::integration {
+namespace {
+
+using namespace nvshare::cuda;
+
+class Probe {
+ public:
+  // False when there is nothing more to do.
+  bool obey(const std::string& line);
+
+ private:
+  using Words = std::istringstream;
+
+  std::string start();
+  std::string allocate(Words& words);
+  std::string free_last();
+  std::string fill_up(Words& words);
+  std::string info();
+  std::string spin(Words& words, bool wait);
+  std::string fork_and(Words& words);
+  std::string be_called(Words& words);
+
+  programs::Driver driver_;
+  CUcontext context_{};
+  CUfunction spin_{};
+  std::vector<CUdeviceptr> memory_;
+};
+
+std::string name_of(CUresult result) {
+  const char* name = result_name(result);
+  return name == nullptr ? "?" : name;
+}
+
+std::string Probe::start() {
+  CUmodule module{};
+  if (const std::string error = driver_.open(false); !error.empty()) return error;
+  CUresult result = driver_.call<FunctionId::cuInit>(0u);
+  if (result == CUDA_SUCCESS) {
+    result = driver_.call<FunctionId::cuDevicePrimaryCtxRetain>(&context_, 0);
+  }
+  if (result == CUDA_SUCCESS) result = driver_.call<FunctionId::cuCtxSetCurrent>(context_);
+  if (result == CUDA_SUCCESS) {
+    result = driver_.call<FunctionId::cuModuleLoadData>(
+        &module, static_cast<const void*>(programs::kJobKernels));
+  }
+  if (result == CUDA_SUCCESS) {
+    result = driver_.call<FunctionId::cuModuleGetFunction>(&spin_, module, "spin");
+  }
+  return name_of(result);
+}
+
+std::string Probe::allocate(Words& words) {
+  std::string size;
+  words >> size;
+  const auto bytes = parse_bytes(size);
+  if (!bytes) return bytes.error().message;
+  CUdeviceptr address = 0;
+  const CUresult result =
+      driver_.call<FunctionId::cuMemAlloc_v2>(&address, static_cast<std::size_t>(bytes->count));
+  if (result == CUDA_SUCCESS) memory_.push_back(address);
+  return name_of(result);
+}
+
+std::string Probe::free_last() {
+  if (memory_.empty()) return "nothing to free";
+  const CUresult result = driver_.call<FunctionId::cuMemFree_v2>(memory_.back());
+  memory_.pop_back();
+  return name_of(result);
+}
+
+// Takes pieces from several threads at once until none is given, and says how many it got.
+std::string Probe::fill_up(Words& words) {
+  std::string size;
+  int threads = 1;
+  words >> size >> threads;
+  const auto bytes = parse_bytes(size);
+  if (!bytes) return bytes.error().message;
+  std::vector<std::vector<CUdeviceptr>> got(static_cast<std::size_t>(threads));
+  std::vector<std::thread> all;
+  for (auto& mine : got) {
+    all.emplace_back([&] {
+      driver_.call<FunctionId::cuCtxSetCurrent>(context_);
+      CUdeviceptr address = 0;
+      while (driver_.call<FunctionId::cuMemAlloc_v2>(
+                 &address, static_cast<std::size_t>(bytes->count)) == CUDA_SUCCESS) {
+        mine.push_back(address);
+      }
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+  std::size_t count = 0;
+  for (auto& mine : got) {
+    count += mine.size();
+    memory_.insert(memory_.end(), mine.begin(), mine.end());
+  }
+  return std::to_string(count);
+}
+
+std::string Probe::info() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  const CUresult result = driver_.call<FunctionId::cuMemGetInfo_v2>(&free, &total);
+  if (result != CUDA_SUCCESS) return name_of(result);
+  return "free=" + std::to_string(free) + " total=" + std::to_string(total);
+}
+
+std::string Probe::spin(Words& words, bool wait) {
+  std::string text;
+  words >> text;
+  const auto length = parse_duration(text);
+  if (!length) return length.error().message;
+  auto nanoseconds = static_cast<std::uint64_t>(length->count());
+  void* params[] = {&nanoseconds};
+  CUresult result = driver_.call<FunctionId::cuLaunchKernel>(
+      spin_, 1u, 1u, 1u, 1u, 1u, 1u, 0u, CUstream{}, params, static_cast<void**>(nullptr));
+  if (wait && result == CUDA_SUCCESS) result = driver_.call<FunctionId::cuCtxSynchronize>();
+  return name_of(result);
+}
+
+// `fork LINE`: a child does the line and ends; its answer is the answer.
+std::string Probe::fork_and(Words& words) {
+  std::string rest;
+  std::getline(words >> std::ws, rest);
+  std::cout.flush();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    obey(rest);
+    std::cout.flush();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0 ? "" : "the child ended badly";
+}
+
+// `claim NAME`: says to the scheduler, as `nvshare run` does, that this is the tenant NAME; then
+// says hello as a program of its own. Answers what the scheduler says to both.
+std::string Probe::be_called(Words& words) {
+  std::string name;
+  words >> name;
+  const char* folder = std::getenv(wire::kRunDirectoryVariable);
+  const std::string path =
+      std::string(folder == nullptr ? "" : folder) + "/" + wire::kProgramSocket;
+  const int socket = wire::connect_to(path.c_str());
+  if (socket < 0) return "cannot connect";
+  auto begin = wire::make<wire::RunBegin>();
+  begin.magic = wire::kMagic;
+  begin.major = wire::kMajor;
+  begin.minor = wire::kMinor;
+  wire::put_text(begin.name, sizeof begin.name, name.c_str());
+  begin.core_limit = 100;
+  wire::send(socket, &begin.header, true);
+  alignas(8) char packet[wire::kMaxMessage];
+  const int length = wire::receive(socket, packet, true);
+  if (length <= 0) return "closed";
+  const wire::Header* header = wire::look_at(packet, static_cast<std::size_t>(length));
+  const auto text = [](const char* field, std::size_t size) {
+    return std::string(field, wire::text_length(field, size));
+  };
+  if (const auto* refused = wire::as<wire::Refused>(header)) {
+    return "refused: " + text(refused->reason, sizeof refused->reason);
+  }
+  if (const auto* welcome = wire::as<wire::Welcome>(header)) {
+    return "welcome: " + text(welcome->tenant, sizeof welcome->tenant);
+  }
+  return "something else";
+}
+
+bool Probe::obey(const std::string& line) {
+  Words words(line);
+  std::string what;
+  words >> what;
+  std::string answer = "unknown: " + line;
+  if (what == "end") return false;
+  if (what == "start") answer = start();
+  if (what == "alloc") answer = allocate(words);
+  if (what == "free") answer = free_last();
+  if (what == "fill") answer = fill_up(words);
+  if (what == "info") answer = info();
+  if (what == "spin") answer = spin(words, true);
+  if (what == "launch") answer = spin(words, false);
+  if (what == "claim") answer = be_called(words);
+  if (what == "fork") answer = fork_and(words);
+  if (!answer.empty()) std::cout << answer << std::endl;
+  return true;
+}
+
+}  // namespace
+}  // namespace nvshare::integration
+
+int main() {
+  nvshare::integration::Probe probe;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (!probe.obey(line)) break;
+  }
+  return 0;
+}

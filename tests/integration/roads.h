@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "integration/preloaded.h"
+
+namespace nvshare::integration {
+
+// Valid arguments for everything that makes the GPU work.
+struct Things {
+  CUcontext context{};
+  CUfunction noop{};
+  CUstream stream{};  // as the call is to have it: null for the symbols whose null is the thread's
+  CUdeviceptr device = 0;
+  CUdeviceptr other = 0;
+  CUdeviceptr managed = 0;
+  CUdeviceptr pinned = 0;  // the address on the device
+  void* host = nullptr;    // and on the host
+  CUarray array{};
+  CUarray other_array{};
+  CUgraphExec graph{};
+
+  // Makes them all in the current context; false when something failed.
+  bool make(const Driver& driver);
+};
+
+// A call of one symbol with valid arguments, through `function`.
+using Road = std::function<CUresult(void* function, Things& things)>;
+
+// Whether a call of this kind makes the GPU work, and so must pass the gate.
+bool makes_the_gpu_work(Kind kind);
+
+// The call for a row of the table; nothing when nobody wrote one. A symbol that the software GPU
+// does not simulate is called with zeros: it does not look at them.
+std::optional<Road> road_of(const Function& row);
+
+}  // namespace nvshare::integration

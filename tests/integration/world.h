@@ -1,0 +1,120 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "integration/process.h"
+
+// Real programs, a real scheduler and the software GPU, in a folder that each test has for itself.
+namespace nvshare::integration {
+
+// What a command that was waited for said, and how it ended.
+struct Outcome {
+  Ending ending;
+  bool ended = false;
+  std::string output;
+};
+
+// How far a gpu-job was, as its --progress tells.
+struct Sample {
+  Duration at;
+  double kernels;
+};
+
+// gpu-job under `nvshare run`.
+struct Job {
+  std::vector<Sample> samples() const;
+  // Kernels done at a time, in between two samples as if they went by evenly.
+  double kernels_at(Duration time) const;
+  // Percent of the GPU's time from one time to another.
+  double share(Duration from, Duration to) const;
+  // A value of the line that it prints at the end; empty when it is not there.
+  std::string result(const std::string& key) const;
+
+  Process process;
+  std::string name;
+  Duration kernel;
+};
+
+// From when all of them were well under way until the first was done.
+struct Interval {
+  Duration from;
+  Duration to;
+};
+Interval when_all_ran(const std::vector<Job>& jobs);
+
+// Shares of all, over when_all_ran().
+std::vector<double> shares(const std::vector<Job>& jobs);
+
+class World : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  static void sleep(Duration length);
+  // A job's share from now on, for that long.
+  static double share_for(const Job& job, Duration length);
+
+  // The part of the test's time in which somebody on this machine waited for a processor.
+  double waited() const;
+  // At most two points more than expected, and at most two less. On a machine that keeps programs
+  // waiting for a processor, up to six less: work that is seen late to be done is billed until
+  // then.
+  void expect_share(double share, double expected, const std::string& whose) const;
+
+  // Settings for everything that is started from now on.
+  void set(const std::string& name, const std::string& value) { environment_[name] = value; }
+  const Environment& environment() const { return environment_; }
+  std::string folder() const { return folder_; }
+  std::string run_directory() const;
+  std::string control_socket() const;
+
+  // A scheduler that serves run_directory(); returns when it does.
+  Process start_scheduler(const std::vector<std::string>& options = {});
+  // One that does not have to work.
+  Process start(const std::vector<std::string>& words);
+  Outcome finish(const std::vector<std::string>& words, Duration limit = 30s);
+  // `nvshare WORDS`, waited for.
+  Outcome nvshare(const std::vector<std::string>& words, Duration limit = 30s);
+  // `nvshare run OPTIONS -- PROGRAM`, started.
+  Process run(const std::vector<std::string>& options, const std::vector<std::string>& program);
+  // gpu-job in a tenant of this name. Says how far it is every 50 ms.
+  Job job(const std::string& name, const std::vector<std::string>& run_options,
+          const std::vector<std::string>& job_options, Duration kernel = 1ms);
+
+  // The probe (probe.cpp) in a tenant of this name.
+  Process probe(const std::string& name, const std::vector<std::string>& run_options = {});
+  // Tells it a line, and waits for the answer.
+  std::string ask(Process& probe, const std::string& line);
+
+  // `nvshare status --json`; an empty object when there is none.
+  nlohmann::json status();
+  // A tenant of the status; null when it is not there.
+  nlohmann::json tenant(const std::string& name);
+  bool has_tenant(const std::string& name);
+  // Process ids of a tenant's programs that use a GPU.
+  std::vector<pid_t> processes(const std::string& name);
+
+ private:
+  std::string new_log();
+
+  std::string folder_;
+  Environment environment_;
+  Duration begun_{};
+  Duration stalled_before_{};
+  int logs_ = 0;
+};
+
+// Waits until all have ended with code 0.
+void expect_all_good(std::vector<Job>& jobs, Duration limit);
+
+// The programs that tests start.
+std::string gpu_job();
+std::string probe_program();
+std::string nvshare_program();
+std::string scheduler_program();
+
+}  // namespace nvshare::integration

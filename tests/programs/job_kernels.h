@@ -1,0 +1,105 @@
+#pragma once
+
+namespace nvshare::programs {
+
+// One text for both cards: a real driver compiles the PTX, the software GPU reads the //@softgpu
+// lines (docs/softgpu.md).
+//
+//   noop()                      nothing
+//   spin(nanoseconds)           takes that long
+//   fill32(data, value, count)  data[i] = value
+//   add32(data, value, count)   data[i] += value
+inline constexpr char kJobKernels[] = R"(//@softgpu kernel noop = noop()
+//@softgpu kernel spin = spin(u64)
+//@softgpu kernel fill32 = fill(ptr, u32, u64)
+//@softgpu kernel add32 = add(ptr, u32, u64)
+.version 7.0
+.target sm_75
+.address_size 64
+
+.visible .entry noop()
+{
+  ret;
+}
+
+// One thread of each block looks at the clock; the others keep the block's place on the card full.
+.visible .entry spin(.param .u64 nanoseconds)
+{
+  .reg .pred %p;
+  .reg .b32 %r;
+  .reg .b64 %d<4>;
+  mov.u32 %r, %tid.x;
+  setp.ne.u32 %p, %r, 0;
+  @%p bra done;
+  ld.param.u64 %d0, [nanoseconds];
+  mov.u64 %d1, %globaltimer;
+again:
+  mov.u64 %d2, %globaltimer;
+  sub.u64 %d3, %d2, %d1;
+  setp.lt.u64 %p, %d3, %d0;
+  @%p bra again;
+done:
+  bar.sync 0;
+  ret;
+}
+
+.visible .entry fill32(.param .u64 dst, .param .u32 value, .param .u64 count)
+{
+  .reg .pred %p;
+  .reg .b32 %r<6>;
+  .reg .b64 %d<8>;
+  ld.param.u64 %d0, [dst];
+  ld.param.u32 %r0, [value];
+  ld.param.u64 %d1, [count];
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mul.wide.u32 %d2, %r1, %r2;
+  cvt.u64.u32 %d3, %r3;
+  add.u64 %d2, %d2, %d3;
+  mul.wide.u32 %d4, %r4, %r2;
+again:
+  setp.ge.u64 %p, %d2, %d1;
+  @%p bra done;
+  shl.b64 %d5, %d2, 2;
+  add.u64 %d5, %d0, %d5;
+  st.global.u32 [%d5], %r0;
+  add.u64 %d2, %d2, %d4;
+  bra again;
+done:
+  ret;
+}
+
+.visible .entry add32(.param .u64 data, .param .u32 value, .param .u64 count)
+{
+  .reg .pred %p;
+  .reg .b32 %r<8>;
+  .reg .b64 %d<8>;
+  ld.param.u64 %d0, [data];
+  ld.param.u32 %r0, [value];
+  ld.param.u64 %d1, [count];
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mul.wide.u32 %d2, %r1, %r2;
+  cvt.u64.u32 %d3, %r3;
+  add.u64 %d2, %d2, %d3;
+  mul.wide.u32 %d4, %r4, %r2;
+again:
+  setp.ge.u64 %p, %d2, %d1;
+  @%p bra done;
+  shl.b64 %d5, %d2, 2;
+  add.u64 %d5, %d0, %d5;
+  ld.global.u32 %r5, [%d5];
+  add.u32 %r6, %r5, %r0;
+  st.global.u32 [%d5], %r6;
+  add.u64 %d2, %d2, %d4;
+  bra again;
+done:
+  ret;
+}
+)";
+
+}  // namespace nvshare::programs
