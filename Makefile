@@ -14,7 +14,7 @@ build: setup     ## build everything into build/dev
 	@cmake --build --preset dev -j $(JOBS)
 	@ln -sfn dev/bin build/bin && ln -sfn dev/lib build/lib
 
-demo: build      ## show the product at work
+demo: build      ## show the product at work, in less than a minute
 	@tools/demo.sh build/bin/nvshare
 
 test: build      ## run every test

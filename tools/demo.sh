@@ -1,37 +1,118 @@
 #!/usr/bin/env bash
-# Shows the product at work: demo.sh NVSHARE (the program's path). Needs no GPU.
+# Shows the product at work in less than a minute: demo.sh NVSHARE (the program's path). Uses this
+# machine's GPU, or the software GPU where there is none (or where NVSHARE_DEMO=softgpu says so).
 set -euo pipefail
 
-nvshare=${1:?usage: demo.sh NVSHARE}
-pictures=build/demo
-mkdir -p "$pictures"
+nvshare=$(realpath "${1:?usage: demo.sh NVSHARE}")
+job=$(dirname "$nvshare")/gpu-job
+if [ ! -x "$nvshare" ] || [ ! -x "$job" ]; then
+  echo "demo: $nvshare and gpu-job beside it are needed: run make build" >&2
+  exit 2
+fi
 
 heading() { printf '\n=== %s\n\n' "$1"; }
-play() { "$nvshare" sim "$@"; }
-picture() { play "$1" --policy "$2" --format svg -o "$pictures/$1.svg"; }
+show() { # what is typed, and what comes of it
+  printf '$ nvshare %s\n' "$*"
+  "$nvshare" "$@" || true
+}
 
-heading "Limits that just fill the GPU: billed by wall time (wall) half of it is lost"
-play seed-000-1 --policy all --brief
-heading "Limits of 110 %: who keeps them, and who fills the GPU"
-play seed-000-2 --policy all --brief
-heading "Limits of 90 %"
-play seed-000-3 --policy all --brief
-heading "Who is held back, and when"
-play seed-000-3.2
-heading "Memory that fits: nothing moves"
-play seed-002-co-locate --brief
-heading "Memory that does not fit: turns, and only what is missing moves"
-play seed-002-oversubscribed
-heading "Four hours of work on a GPU with room for one of four: 4 hours, not 15"
-play seed-002-4x12 --brief
-heading "Twenty seconds of a shared workstation"
-play workstation
+if [ -z "${NVSHARE_DEMO_INSIDE:-}" ]; then
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  export NVSHARE_DEMO_INSIDE=$folder NVSHARE_RUN_DIR=$folder/run NVSHARE_DEMO_TYPED=$1
+  if [ "${NVSHARE_DEMO:-}" != softgpu ] && nvidia-smi -L >/dev/null 2>&1; then
+    printf 'On %s.\n' "$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0)"
+    "$0" "$nvshare"
+  else
+    echo "On the software GPU: this machine has no NVIDIA GPU, or was told to do without."
+    "$nvshare" softgpu --card "demo-$$" --memory 16Gi -- "$0" "$nvshare"
+  fi
+  exit
+fi
 
-for scenario in seed-000-1 seed-000-2 seed-000-3 workstation; do picture "$scenario" all; done
-for scenario in seed-000-3.2 seed-000-6.1-late-joiner; do picture "$scenario" weighted; done
-for scenario in seed-002-oversubscribed two-80g-jobs; do picture "$scenario" metered; done
-heading "Pictures of these"
-printf '%s\n' "$pictures"/*.svg
+folder=$NVSHARE_DEMO_INSIDE
+jobs=()
+end_jobs() { # they pass it on to their programs, which end cleanly
+  for pid in "${jobs[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
+  wait
+}
+trap end_jobs EXIT
+
+start() { # NAME CORES MEMORY-LIMIT MEMORY: a program that would use the whole GPU if it could
+  printf '$ nvshare run --name %s --cores %s --mem %s -- gpu-job --memory %s &\n' "$@"
+  "$nvshare" run --name "$1" --cores "$2" --mem "$3" -- "$job" --memory "$4" --queue 4 \
+    --seconds 120 --progress 100ms >"$folder/$1" 2>&1 &
+  jobs+=($!)
+}
+
+# Kernels (of a millisecond) that a job has done so far, and when it said so in nanoseconds.
+now_of() { sed -n 's/^progress at=\([0-9]*\) kernels=\([0-9]*\)$/\2 \1/p' "$folder/$1" | tail -n 1; }
+share_between() { # "KERNELS TIME" "KERNELS TIME": percent of the GPU's time
+  awk -v before="$1" -v after="$2" 'BEGIN {
+    split(before, b); split(after, a)
+    if (a[2] > b[2]) printf "%.1f", 1e8 * (a[1] - b[1]) / (a[2] - b[2]); else printf "?" }'
+}
+
+names=(train eval notebook)
+declare -A first middle again last
+mark() { # ARRAY: how far everybody is
+  local -n into=$1
+  for name in "${names[@]}"; do into[$name]=$(now_of "$name"); done
+}
+live() { # SECONDS: the table, again and again
+  for _ in $(seq "$(($1 / 3))"); do
+    sleep 3
+    "$nvshare" status | sed -n '/^NAME/,$p'
+    echo
+  done
+}
+
+heading "Three programs, each of which would use the whole GPU"
+start train 50 8Gi 6Gi
+start eval 20 4Gi 2Gi
+start notebook 10 2Gi 1Gi
+for name in "${names[@]}"; do
+  for _ in $(seq 100); do [ -n "$(now_of "$name")" ] && break || sleep 0.1; done
+done
+sleep 1
+
+heading "Each gets what it may have, not more (GETS); a fifth of the GPU is kept free"
+mark first
+live 9
+mark middle
+
+heading "Why does the notebook not go faster?"
+# It is in the middle of something most of the time; what it then waits for is the answer.
+for _ in $(seq 50); do
+  why=$("$nvshare" why notebook)
+  [[ $why == *%* ]] && break || sleep 0.02
+done
+printf '$ nvshare why notebook\n%s\n' "$why"
+
+heading "A limit is changed while the program runs"
+show limit eval --cores 40
+sleep 1
+mark again
+live 9
+mark last
+
+heading "Who wants more memory than it may have is told so; nobody else notices"
+printf '$ nvshare run --name greedy --mem 1Gi -- gpu-job --memory 2Gi\n'
+"$nvshare" run --name greedy --mem 1Gi -- "$job" --memory 2Gi --seconds 1 || true
+
+heading "Asked and received"
+memory=$("$nvshare" status | sed -n '/^NAME/,$p')
+printf '%-10s %8s %10s %15s %10s   %s\n' program asked received "after change" received memory
+for name in "${names[@]}"; do
+  case $name in train) asked=50 then=50 ;; eval) asked=20 then=40 ;; *) asked=10 then=10 ;; esac
+  printf '%-10s %7s%% %9s%% %14s%% %9s%%   %s\n' "$name" "$asked" \
+    "$(share_between "${first[$name]}" "${middle[$name]}")" "$then" \
+    "$(share_between "${again[$name]}" "${last[$name]}")" \
+    "$(awk -v name="$name" '$1 == name { print $4, "of", $6 }' <<<"$memory")"
+done
+
 heading "Your turn"
-printf '%s\n' "$nvshare sim --list" "$nvshare sim --show workstation > mine.toml" \
-  "$nvshare sim mine.toml --policy all"
+typed=$NVSHARE_DEMO_TYPED
+printf '%s\n' "$typed run --cores 40 --mem 4Gi -- python train.py    # on a machine with a GPU" \
+  "$typed status --watch" \
+  "tools/demo_sim.sh $typed    # what would happen if: the simulator"

@@ -4,7 +4,8 @@
 set -euo pipefail
 preset=$1
 programs=(base_test core_test sim_test softgpu_engine_test softgpu_parts_test softgpu_core_test
-  softgpu_processes_test memory_accounting_test memory_faults_test)
+  softgpu_processes_test memory_accounting_test memory_faults_test interposer_gate_test wire_test
+  daemon_test scheduler_test)
 [ "$preset" = asan ] && programs+=(config_test sim_file_test cli_test)
 cd "$(dirname "$0")/.."
 cmake --preset "$preset" >/dev/null

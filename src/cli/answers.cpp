@@ -79,9 +79,14 @@ SchedulerInfo scheduler_of(const Json& json) {
 }
 
 GpuInfo gpu_of(const Json& json) {
-  return {whole(json, "index"),   text(json, "uuid"),         text(json, "name"),
-          bytes(json, "memory"),  bytes(json, "memory_used"), number(json, "utilisation"),
-          whole(json, "clients"), whole(json, "running")};
+  return {whole(json, "index"),
+          text(json, "uuid"),
+          text(json, "name"),
+          bytes(json, "memory"),
+          some_bytes(json, "memory_used"),
+          number(json, "utilisation"),
+          whole(json, "clients"),
+          whole(json, "running")};
 }
 
 ProcessInfo process_of(const Json& json) {

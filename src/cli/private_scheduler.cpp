@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kStartsWithin = 10s;
-constexpr auto kLockWithin = 15s;  // whoever holds it gives up before
+constexpr auto kLockWithin = 15s;  // whoever starts one gives up before
 constexpr off_t kLongestLog = 1 << 20;
 constexpr int kReadyFd = 3;  // in the scheduler
 constexpr std::size_t kLinesShown = 5;
@@ -63,8 +63,8 @@ std::string end_of_log(const std::string& directory) {
   return text;
 }
 
-Result<UniqueFd> lock(const std::string& directory) {
-  const std::string path = directory + "/start.lock";
+Result<UniqueFd> lock(const std::string& directory, const char* name) {
+  const std::string path = directory + "/" + name;
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return Error{fmt::format("{}: {}", path, std::strerror(errno))};
   const auto deadline = Clock::now() + kLockWithin;
@@ -161,10 +161,12 @@ Result<UniqueFd> connect_or_start(const RunDirectory& directory) {
   if (const auto made = make_private(directory.path, around.user); !made) {
     return made.error().with_context("no scheduler is running, and none can be started");
   }
-  const auto locked = lock(directory.path);
+  const auto locked = lock(directory.path, "start.lock");
   if (!locked) return locked.error();
   // Somebody else may have started one while this waited for the lock.
   if (auto connection = connect_to_programs(*path)) return connection;
+  // One that does not answer any more may not be gone yet, and only one can live there.
+  if (const auto gone = lock(directory.path, wire::kSchedulerLock); !gone) return gone.error();
   if (const auto started = start(*program, directory.path); !started) return started.error();
   auto connection = connect_to_programs(*path);
   if (!connection) return connection.error().with_context(*path);

@@ -25,8 +25,12 @@ std::string long_time(Duration time) {
   return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
 }
 
-std::string of_limit(Bytes used, std::optional<Bytes> limit) {
-  return fmt::format("{} / {}", to_text(used), limit ? to_text(*limit) : "-");
+std::string size(std::optional<Bytes> bytes) {
+  return bytes ? to_text(*bytes) : "-";
+}
+
+std::string of_limit(std::optional<Bytes> used, std::optional<Bytes> limit) {
+  return fmt::format("{} / {}", size(used), size(limit));
 }
 
 Bytes allocated(const TenantInfo& tenant) {
@@ -104,7 +108,7 @@ std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
   std::vector<std::vector<Cell>> rows;
   for (const ForeignInfo& one : foreign) {
     rows.push_back({fmt::format("{}", one.pid), short_text(one.program, kProgramWidth),
-                    fmt::format("{}", one.gpu), one.memory ? to_text(*one.memory) : "-"});
+                    fmt::format("{}", one.gpu), size(one.memory)});
   }
   return "not under nvshare:\n" +
          table_text({{"PID", true}, {"PROGRAM"}, {"GPU", true}, {"MEMORY", true}}, rows, colour);

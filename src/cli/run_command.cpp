@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,7 +20,8 @@ namespace nvshare::cli {
 namespace {
 
 // A scheduler that was about to end may close on whoever just came.
-constexpr int kTries = 3;
+constexpr int kTries = 20;
+constexpr int kBetweenTries = 50;  // milliseconds
 
 struct Wanted {
   std::string name;
@@ -70,8 +72,10 @@ Result<Tenancy> take_part(const RunDirectory& directory, const Wanted& wanted) {
     auto connection = connect_or_start(directory);
     if (!connection) return connection.error();
     auto joined = begin_run(connection->get(), wanted.name, wanted.limits);
-    if (joined) return Tenancy{std::move(*connection), std::move(*joined)};
-    if (tries == kTries) return joined.error();
+    if (!joined) return joined.error();
+    if (joined->closed && tries == kTries) return Error{joined->refusal};
+    if (!joined->closed) return Tenancy{std::move(*connection), std::move(*joined)};
+    ::poll(nullptr, 0, kBetweenTries);
   }
 }
 

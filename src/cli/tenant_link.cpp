@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kAnswersWithin = 5s;
 
 Result<Joined> read_answer(const wire::Header* header) {
-  if (wire::as<wire::Welcome>(header) != nullptr) return Joined{true, "", false};
+  if (wire::as<wire::Welcome>(header) != nullptr) return Joined{true, "", false, false};
   const auto* refused = wire::as<wire::Refused>(header);
   if (refused == nullptr) return Error{"the scheduler's answer makes no sense"};
   Joined joined;
@@ -48,8 +48,10 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
     alignas(8) char packet[wire::kMaxMessage];
     const int length = wire::receive(connection, packet, false);
     if (length == -EAGAIN) continue;
+    if (length == 0 || length == -ECONNRESET) {
+      return Joined{false, "the scheduler closed the connection", false, true};
+    }
     if (length < 0) return Error{fmt::format("the scheduler: {}", std::strerror(-length))};
-    if (length == 0) return Error{"the scheduler closed the connection"};
     const auto* header = wire::look_at(packet, static_cast<size_t>(length));
     if (header == nullptr) return Error{"the scheduler's answer makes no sense"};
     // A type of a newer minor version is passed over.

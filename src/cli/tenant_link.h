@@ -13,6 +13,7 @@ struct Joined {
   bool accepted = false;
   std::string refusal;         // why not, in a line
   bool other_version = false;  // it was refused because the two do not understand each other
+  bool closed = false;         // it went without a word, as one does that is about to end
 };
 
 // Asks for a tenant on a fresh connection to the program socket. The tenant lasts as long as the

@@ -154,7 +154,9 @@ const TenantRecord* Broker::find_tenant(std::string_view name) const {
 }
 
 Result<TenantId> Broker::add_tenant(const TenantName& name, const core::Limits& limits, Time now) {
-  if (tenants_.size() >= kMostTenants) return Error{"the scheduler serves too many tenants"};
+  if (tenants_.size() >= kMostTenants && !make_room(now)) {
+    return Error{"the scheduler serves too many tenants"};
+  }
   const TenantId id{next_tenant_};
   const auto added = step(core::TenantAdded{id, name.name, limits}, now);
   if (!added) return added.error();
@@ -212,6 +214,19 @@ bool Broker::in_use(const TenantRecord& tenant, Time now) const {
   return tenant.is.kind != TenantKind::Run && now - tenant.empty_since < kTenantLingers;
 }
 
+// Of the tenants that nobody uses now, the one that has been so longest goes, whatever is known
+// about it.
+bool Broker::make_room(Time now) {
+  const TenantRecord* oldest = nullptr;
+  for (const auto& [id, tenant] : tenants_) {
+    if (!tenant.clients.empty() || tenant.open) continue;
+    if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
+  }
+  if (oldest == nullptr) return false;
+  remove(*oldest, now);
+  return true;
+}
+
 void Broker::forget_unused(Time now) {
   for (auto at = tenants_.begin(); at != tenants_.end();) {
     const TenantRecord& tenant = (at++)->second;
@@ -225,7 +240,7 @@ Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time no
   if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
   TenantRecord& tenant = at->second;
   tenant.limits = limits;
-  tenant.kept = tenant.is.kind == TenantKind::User;
+  tenant.kept = tenant.is.kind != TenantKind::Run;
   log_.info("limits_changed", {{"tenant", tenant.is.name},
                                {"cores", limits.core_percent},
                                {"memory", limits.memory ? limits.memory->count : 0},

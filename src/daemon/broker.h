@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
@@ -136,6 +137,7 @@ class Broker {
   Result<TenantId> add_tenant(const TenantName& name, const core::Limits& limits, Time now);
   bool in_use(const TenantRecord& tenant, Time now) const;
   void remove(const TenantRecord& tenant, Time now);
+  bool make_room(Time now);
   void forget_unused(Time now);
   void sample_shares(Time now);
 

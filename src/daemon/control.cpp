@@ -3,7 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "base/suggest.h"
 
@@ -83,21 +89,6 @@ struct Control::Json {
             {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
-  // A client that is watched freely is alone on its GPU, and how busy that is, is its share.
-  json share_of(const TenantRecord& tenant) const {
-    double sum = tenant.share_percent.value_or(0);
-    bool known = tenant.share_percent.has_value();
-    for (const ClientId id : tenant.clients) {
-      const ClientRecord& client = broker().clients().at(id);
-      if (client.watch != wire::Watch::Free) continue;
-      const auto& utilisation = broker().gpus().at(client.gpu).utilisation;
-      if (!utilisation) return nullptr;
-      sum += *utilisation;
-      known = true;
-    }
-    return known ? json(sum) : json(nullptr);
-  }
-
   json tenant(const TenantRecord& tenant) const {
     json processes = json::array();
     const auto used = bills.find(tenant.id);
@@ -110,7 +101,7 @@ struct Control::Json {
             {"memory", of(tenant.limits.memory)},
             {"priority", tenant.limits.priority},
             {"paused", tenant.paused},
-            {"share", share_of(tenant)},
+            {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
             {"used", used == bills.end() ? 0 : used->second.count()},
             {"wanting", Broker::wanted(tenant, now).count()},
             {"age", (now - tenant.since).count()},

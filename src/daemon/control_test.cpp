@@ -69,9 +69,17 @@ TEST_F(ControlTest, StatusShowsEverything) {
   EXPECT_TRUE(status["foreign"].empty());
 }
 
-TEST_F(ControlTest, TheShareOfAFreeClientIsHowBusyItsGpuIs) {
-  t.broker.gpu_measured(GpuId{0}, 93, gib(1), std::nullopt, t.now);
-  EXPECT_EQ(ask({{"op", "status"}})["tenants"][0]["share"], 93);
+TEST_F(ControlTest, TheShareIsOfTheLastSecond) {
+  t.want(client);
+  const std::uint64_t grant = t.granted(client);
+  t.broker.sample(t.now);
+  t.meter(client, grant, 250ms);
+  t.now += 1s;
+  t.broker.sample(t.now);
+  const json one = ask({{"op", "status"}})["tenants"][0];
+  EXPECT_NEAR(one["share"].get<double>(), 25, 0.01);
+  EXPECT_EQ(one["used"], 250'000'000);
+  EXPECT_EQ(one["processes"][0]["used"], 250'000'000);
 }
 
 TEST_F(ControlTest, WhySaysWhy) {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <set>
+#include <utility>
 
 namespace nvshare::daemon {
 namespace {

@@ -17,7 +17,7 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr int kAcceptsPerTurn = 32;
-constexpr int kPacketsPerTurn = 32;  // of one connection: nobody fills a turn alone
+constexpr int kPacketsPerTurn = 8;  // of one connection: nobody fills a turn alone
 
 int open_spare() {
   return ::open("/dev/null", O_RDONLY | O_CLOEXEC);

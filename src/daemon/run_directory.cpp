@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "wire/channel.h"
+
 namespace nvshare::daemon {
 namespace {
 
@@ -40,7 +42,7 @@ Result<RunDirectory> RunDirectory::take(const std::string& path, bool is_private
   if (stat(path.c_str(), &folder) < 0) return failed(path);
   if (!S_ISDIR(folder.st_mode)) return Error{path + ": is not a folder"};
   if (is_private && folder.st_uid != geteuid()) return Error{path + ": belongs to another user"};
-  const std::string name = path + "/scheduler.lock";
+  const std::string name = path + "/" + wire::kSchedulerLock;
   UniqueFd lock(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return failed(name);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {

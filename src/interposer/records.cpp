@@ -307,7 +307,11 @@ void HoldMarkers::leaving(CUstream stream) {
   if (record == nullptr) return;
   const Within within(record->context);
   Lock lock(record->mutex);
+  // Running free, nothing was noted of what was submitted.
+  if (record->gate->state.load() == kFree) record->submitted.fetch_add(1);
   if (within && record->marked < record->submitted) place(*record, now_ns());
+  // Nobody can place one later, so what has no marker now would never be done.
+  if (record->marked < record->submitted) take_for_done(*record, now_ns());
   record->orphan = true;
   g_version.fetch_add(1);
 }
@@ -456,7 +460,9 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
 void assume_all_busy(Gate& gate) {
   Lock lock(g_mutex);
   for_each_record([&](StreamRecord& record) {
-    if (record.gate == &gate && record.thread == nullptr) record.submitted.fetch_add(1);
+    if (record.gate == &gate && record.thread == nullptr && !record.orphan) {
+      record.submitted.fetch_add(1);
+    }
   });
 }
 

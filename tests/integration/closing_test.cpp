@@ -7,8 +7,17 @@
 namespace nvshare::integration {
 namespace {
 
-class Closing : public Preloaded {
+// While its work is counted, and while it is not.
+class Closing : public Preloaded, public ::testing::WithParamInterface<wire::Watch> {
  protected:
+  void SetUp() override {
+    Preloaded::SetUp();
+    scheduler().watch(GetParam());
+  }
+  void TearDown() override {
+    scheduler().watch(wire::Watch::Metered);
+    Preloaded::TearDown();
+  }
   // Submits, closes the gate, and looks whether anything is left at the moment of the release.
   template <typename Submit, typename Query>
   void expect_nothing_left(Submit submit, Query query) {
@@ -20,11 +29,11 @@ class Closing : public Preloaded {
   CUresult query(CUstream stream) { return call<FunctionId::cuStreamQuery>(stream); }
 };
 
-TEST_F(Closing, NothingIsLeftInTheDefaultStream) {
+TEST_P(Closing, NothingIsLeftInTheDefaultStream) {
   expect_nothing_left([&] { return spin(nullptr, 60ms); }, [&] { return query(nullptr); });
 }
 
-TEST_F(Closing, NothingIsLeftInStreams) {
+TEST_P(Closing, NothingIsLeftInStreams) {
   std::vector<CUstream> streams;
   for (int i = 0; i < 6; ++i) {
     streams.push_back(new_stream(i % 2 == 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
@@ -42,7 +51,7 @@ TEST_F(Closing, NothingIsLeftInStreams) {
       });
 }
 
-TEST_F(Closing, NothingIsLeftInTheStreamOfAThread) {
+TEST_P(Closing, NothingIsLeftInTheStreamOfAThread) {
   std::atomic<bool> closed{false};
   std::atomic<bool> submitted{false};
   Aside thread(context, [&] {
@@ -58,7 +67,7 @@ TEST_F(Closing, NothingIsLeftInTheStreamOfAThread) {
   EXPECT_OK(thread.result());
 }
 
-TEST_F(Closing, NothingIsLeftOfAGraph) {
+TEST_P(Closing, NothingIsLeftOfAGraph) {
   const CUstream stream = new_stream();
   CUgraph graph{};
   CUgraphExec executable{};
@@ -70,7 +79,7 @@ TEST_F(Closing, NothingIsLeftOfAGraph) {
                       [&] { return query(stream); });
 }
 
-TEST_F(Closing, HostFunctionsHaveBeenCalled) {
+TEST_P(Closing, HostFunctionsHaveBeenCalled) {
   const CUstream stream = new_stream();
   std::atomic<bool> called{false};
   const CUhostFn note = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); };
@@ -83,7 +92,7 @@ TEST_F(Closing, HostFunctionsHaveBeenCalled) {
       [&] { return called ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
 }
 
-TEST_F(Closing, NothingIsLeftOnASecondDevice) {
+TEST_P(Closing, NothingIsLeftOnASecondDevice) {
   CUcontext second{};
   ASSERT_OK(call<FunctionId::cuDevicePrimaryCtxRetain>(&second, 1));
   ASSERT_OK(call<FunctionId::cuCtxSetCurrent>(second));
@@ -102,7 +111,30 @@ TEST_F(Closing, NothingIsLeftOnASecondDevice) {
   ASSERT_OK(call<FunctionId::cuCtxSetCurrent>(context));
 }
 
-TEST_F(Closing, ThreadsThatWaitAreLetInTogether) {
+TEST_P(Closing, NothingIsLeftOfAStreamThatWasDestroyed) {
+  const CUdeviceptr memory = allocate(4096);
+  const CUstream other = new_stream();
+  ASSERT_OK(fill(other, memory, 1, 16));
+  ASSERT_OK(call<FunctionId::cuStreamSynchronize>(other));
+  const Duration begin = now();
+  for (unsigned round = 2; round < 12; ++round) {
+    expect_nothing_left(
+        [&] {
+          const CUstream stream = new_stream();
+          CUresult result = spin(stream, 5ms);
+          if (result == CUDA_SUCCESS) result = fill(stream, memory, round, 16);
+          if (result != CUDA_SUCCESS) return result;
+          return call<FunctionId::cuStreamDestroy_v2>(stream);
+        },
+        [&] { return query(other); });
+    ASSERT_FALSE(HasFatalFailure());
+    scheduler().open();
+    EXPECT_EQ(word(memory), round);
+  }
+  EXPECT_LT(now() - begin, 5s) << "it waited for a stream that is no more";
+}
+
+TEST_P(Closing, ThreadsThatWaitAreLetInTogether) {
   ASSERT_TRUE(scheduler().close());
   std::vector<std::unique_ptr<Aside>> callers;
   for (int i = 0; i < 8; ++i) {
@@ -114,7 +146,10 @@ TEST_F(Closing, ThreadsThatWaitAreLetInTogether) {
   for (const auto& caller : callers) EXPECT_OK(caller->result());
 }
 
-class Captures : public Closing, public ::testing::WithParamInterface<CUstreamCaptureMode> {};
+INSTANTIATE_TEST_SUITE_P(Watch, Closing,
+                         ::testing::Values(wire::Watch::Metered, wire::Watch::Free));
+
+class Captures : public Preloaded, public ::testing::WithParamInterface<CUstreamCaptureMode> {};
 
 // What is captured does not run, so it is not held back.
 TEST_P(Captures, GoOnWhileTheGateIsClosed) {

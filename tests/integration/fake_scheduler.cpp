@@ -123,7 +123,7 @@ void FakeScheduler::greet(Client& client) {
   client.page = static_cast<Page*>(mapped);
   client.page->magic = kPageMagic;
   client.page->version = 1;
-  client.page->scheduler.watch.store(static_cast<std::uint64_t>(Watch::Metered));
+  client.page->scheduler.watch.store(static_cast<std::uint64_t>(watch_));
   client.page->scheduler.core_limit.store(100);
   auto welcome = make<Welcome>();
   welcome.magic = kMagic;
@@ -131,7 +131,7 @@ void FakeScheduler::greet(Client& client) {
   welcome.minor = kMinor;
   welcome.client = next_grant_++;
   put_text(welcome.tenant, sizeof welcome.tenant, "test");
-  welcome.watch = Watch::Metered;
+  welcome.watch = watch_;
   welcome.when_lost = WhenLost::Run;
   send(client.socket, &welcome.header, true, page);
   ::close(page);
@@ -145,6 +145,18 @@ void FakeScheduler::give(Client& client) {
   client.wants = false;
   client.page->scheduler.grant.store(grant.grant);
   send(client.socket, &grant.header, false);
+}
+
+void FakeScheduler::watch(Watch how) {
+  const std::lock_guard hold(lock_);
+  watch_ = how;
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->page->scheduler.watch.store(static_cast<std::uint64_t>(how));
+    auto mode = make<Mode>();
+    mode.watch = how;
+    send(client->socket, &mode.header, false);
+  }
 }
 
 void FakeScheduler::open() {

@@ -22,6 +22,8 @@ class FakeScheduler {
   FakeScheduler(const FakeScheduler&) = delete;
   FakeScheduler& operator=(const FakeScheduler&) = delete;
 
+  // How clients are watched from now on.
+  void watch(wire::Watch how);
   // From now on whoever asks for a grant gets one; those who wait get theirs.
   void open();
   // Nobody gets a grant any more. Takes back those that are held; true when all of them have been
@@ -64,6 +66,7 @@ class FakeScheduler {
   std::mutex lock_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Client>> clients_;
+  wire::Watch watch_ = wire::Watch::Metered;
   bool open_ = true;
   bool end_ = false;
   std::uint64_t next_grant_ = 1;

@@ -41,8 +41,8 @@ TEST_F(Shares, ALimitHoldsAlsoWhenNobodyElseWantsTheGpu) {
 
 TEST_F(Shares, TwoWithLimits) {
   std::vector<Job> jobs;
-  jobs.push_back(job("big", {"--cores", "60"}, {"--seconds", "8"}));
-  jobs.push_back(job("small", {"--cores", "30"}, {"--seconds", "8"}));
+  jobs.push_back(job("big", {"--cores", "60"}, {"--seconds", "6"}));
+  jobs.push_back(job("small", {"--cores", "30"}, {"--seconds", "6"}));
   const std::vector<double> got = finish(jobs);
   expect_share(got[0], 60, "big");
   expect_share(got[1], 30, "small");
@@ -50,9 +50,9 @@ TEST_F(Shares, TwoWithLimits) {
 
 TEST_F(Shares, ThreeWithLimits) {
   std::vector<Job> jobs;
-  jobs.push_back(job("half", {"--cores", "45"}, {"--seconds", "8"}));
-  jobs.push_back(job("quarter", {"--cores", "25"}, {"--seconds", "8"}));
-  jobs.push_back(job("tenth", {"--cores", "10"}, {"--seconds", "8"}));
+  jobs.push_back(job("half", {"--cores", "45"}, {"--seconds", "6"}));
+  jobs.push_back(job("quarter", {"--cores", "25"}, {"--seconds", "6"}));
+  jobs.push_back(job("tenth", {"--cores", "10"}, {"--seconds", "6"}));
   const std::vector<double> got = finish(jobs);
   expect_share(got[0], 45, "half");
   expect_share(got[1], 25, "quarter");
@@ -61,8 +61,8 @@ TEST_F(Shares, ThreeWithLimits) {
 
 TEST_F(Shares, TwoWithoutLimitsShareEqually) {
   std::vector<Job> jobs;
-  jobs.push_back(job("a", {}, {"--seconds", "8"}));
-  jobs.push_back(job("b", {}, {"--seconds", "8"}));
+  jobs.push_back(job("a", {}, {"--seconds", "6"}));
+  jobs.push_back(job("b", {}, {"--seconds", "6"}));
   const std::vector<double> got = finish(jobs);
   EXPECT_NEAR(got[0] / sum(got), 0.5, 0.02);
   EXPECT_GT(sum(got), 90) << "little is lost between turns";
@@ -70,8 +70,8 @@ TEST_F(Shares, TwoWithoutLimitsShareEqually) {
 
 TEST_F(Shares, LongKernelsDoNotTakeFromShortOnes) {
   std::vector<Job> jobs;
-  jobs.push_back(job("long", {}, {"--seconds", "8", "--queue", "2"}, 20ms));
-  jobs.push_back(job("short", {}, {"--seconds", "8", "--queue", "64"}, 100us));
+  jobs.push_back(job("long", {}, {"--seconds", "6", "--queue", "2"}, 20ms));
+  jobs.push_back(job("short", {}, {"--seconds", "6", "--queue", "64"}, 100us));
   const std::vector<double> got = finish(jobs);
   // A short kernel takes 2 us more than it is asked to; that is not counted.
   EXPECT_NEAR(got[0] / sum(got), 0.5, 0.03);
@@ -79,8 +79,8 @@ TEST_F(Shares, LongKernelsDoNotTakeFromShortOnes) {
 
 TEST_F(Shares, LimitsOfMoreThanTheWholeAreScaledDown) {
   std::vector<Job> jobs;
-  jobs.push_back(job("a", {"--cores", "90"}, {"--seconds", "8"}));
-  jobs.push_back(job("b", {"--cores", "60"}, {"--seconds", "8"}));
+  jobs.push_back(job("a", {"--cores", "90"}, {"--seconds", "6"}));
+  jobs.push_back(job("b", {"--cores", "60"}, {"--seconds", "6"}));
   const std::vector<double> got = finish(jobs);
   EXPECT_NEAR(got[0] / sum(got), 0.6, 0.02);
   EXPECT_GT(sum(got), 90);
@@ -89,7 +89,7 @@ TEST_F(Shares, LimitsOfMoreThanTheWholeAreScaledDown) {
 TEST_F(Shares, EightPrograms) {
   std::vector<Job> jobs;
   for (int i = 0; i < 8; ++i) {
-    jobs.push_back(job("job" + std::to_string(i), {}, {"--seconds", "12"}));
+    jobs.push_back(job("job" + std::to_string(i), {}, {"--seconds", "10"}));
   }
   const std::vector<double> got = finish(jobs);
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -100,7 +100,7 @@ TEST_F(Shares, EightPrograms) {
 
 TEST_F(Shares, ProcessesOfATenantShareItsLimit) {
   // The share that each of them has counted, one after the other.
-  const std::string each = gpu_job() + " --seconds 8 | sed 's/.*share=\\([0-9.]*\\).*/\\1/'";
+  const std::string each = gpu_job() + " --seconds 6 | sed 's/.*share=\\([0-9.]*\\).*/\\1/'";
   Process both =
       run({"--name", "both", "--cores", "40"}, {"sh", "-c", each + " & " + each + "; wait"});
   ASSERT_EQ(both.wait(60s).value_or(Ending{}).code, 0) << both.output();
@@ -116,7 +116,7 @@ class Patterns : public Shares, public ::testing::WithParamInterface<Words> {};
 
 TEST_P(Patterns, TheLimitHolds) {
   Words options = GetParam();
-  options.insert(options.end(), {"--seconds", "6"});
+  options.insert(options.end(), {"--seconds", "5"});
   std::vector<Job> jobs;
   jobs.push_back(job("limited", {"--cores", "40"}, options));
   expect_share(finish(jobs)[0], 40, "limited");
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(All, Patterns,
                                            Words{"--pattern", "sync", "--queue", "1"},
                                            Words{"--per-thread-stream", "--threads", "3"},
                                            Words{"--streams", "4", "--threads", "2"},
-                                           Words{"--streams", "0"}, Words{"--queue", "256"}));
+                                           Words{"--streams", "0"}, Words{"--queue", "64"}));
 
 TEST_F(Shares, BurstsBelowTheLimitAreNotHeldBack) {
   std::vector<Job> jobs;

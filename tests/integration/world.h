@@ -58,6 +58,13 @@ class World : public ::testing::Test {
   // A job's share from now on, for that long.
   static double share_for(const Job& job, Duration length);
 
+  // The part of the test's time in which somebody on this machine waited for a processor.
+  double waited() const;
+  // At most two points more than expected, and at most two less. On a machine that keeps programs
+  // waiting for a processor, up to six less: work that is seen late to be done is billed until
+  // then.
+  void expect_share(double share, double expected, const std::string& whose) const;
+
   // Settings for everything that is started from now on.
   void set(const std::string& name, const std::string& value) { environment_[name] = value; }
   const Environment& environment() const { return environment_; }
@@ -96,14 +103,13 @@ class World : public ::testing::Test {
 
   std::string folder_;
   Environment environment_;
+  Duration begun_{};
+  Duration stalled_before_{};
   int logs_ = 0;
 };
 
 // Waits until all have ended with code 0.
 void expect_all_good(std::vector<Job>& jobs, Duration limit);
-
-// Within two points of what was expected.
-void expect_share(double share, double expected, const std::string& whose);
 
 // The programs that tests start.
 std::string gpu_job();

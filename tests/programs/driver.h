@@ -32,6 +32,8 @@ class Driver {
     return reinterpret_cast<Signature<id>*>(address)(arguments...);
   }
 
+  void* address(FunctionId id) const { return functions_[static_cast<unsigned>(id)]; }
+
  private:
   // Puts what cuGetProcAddress answers in the place of each function that has a twin.
   std::string use_per_thread_streams() {

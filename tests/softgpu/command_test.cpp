@@ -58,6 +58,17 @@ TEST(SoftgpuCommand, PutsItsFolderBeforeOthers) {
   EXPECT_EQ(outcome.output, NVSHARE_SOFTGPU_FOLDER ":/elsewhere\n");
 }
 
+TEST(SoftgpuCommand, ACardHasASchedulerOfItsOwn) {
+  const std::string print = " -- sh -c 'echo $NVSHARE_RUN_DIR'";
+  const Outcome one =
+      shell("unset NVSHARE_RUN_DIR; exec " NVSHARE_PROGRAM " softgpu --card one" + print);
+  EXPECT_NE(one.output.find("-softgpu-one\n"), std::string::npos) << one.output;
+  EXPECT_EQ(one.output.find('/'), 0u) << one.output;
+  const Outcome chosen = shell(
+      "export NVSHARE_RUN_DIR=/somewhere; exec " NVSHARE_PROGRAM " softgpu --card one" + print);
+  EXPECT_EQ(chosen.output, "/somewhere\n");
+}
+
 TEST(SoftgpuCommand, WhatCannotBeStartedHasOneLineAndTheShellsExitCode) {
   const Outcome missing = softgpu("-- no-such-program-anywhere");
   EXPECT_EQ(missing.code(), 127);

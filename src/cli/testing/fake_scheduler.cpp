@@ -72,6 +72,10 @@ class Server {
       refuse(connection, "speaks another version", wire::kMajor + 1);
       return false;
     }
+    if (name == "closed-on-once" && !closed_) {
+      closed_ = true;
+      return false;
+    }
     for (const auto& [other, used] : runs_) {
       if (used != name) continue;
       refuse(connection, "the name '" + name + "' is in use", wire::kMajor);
@@ -88,6 +92,7 @@ class Server {
   std::string directory_;
   int listening_ = -1;
   std::map<int, std::string> runs_;
+  bool closed_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,254 @@
+// The real scheduler with programs that behave.
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "harness.h"
+#include "softgpu/tenant.h"
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr std::uint64_t kGi = 1ull << 30;
+
+SchedulerProcess::Setup turns() {
+  return {.arguments = {}, .environment = {"NVSHARE_SHARE_MODE=turns", "NVSHARE_TURN=20ms"}};
+}
+
+TEST(Scheduler, FindsTheCardAndWelcomesAProgram) {
+  SchedulerProcess scheduler;
+  TestProgram program(scheduler);
+  const auto welcome = program.hello();
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->tenant, "user-" + std::to_string(getuid()));
+  EXPECT_EQ(welcome->watch, wire::Watch::Free);
+  ASSERT_NE(program.page(), nullptr);
+  EXPECT_EQ(program.page()->magic, wire::kPageMagic);
+  EXPECT_EQ(program.page()->scheduler.core_limit, 100u);
+  const json status = scheduler.status();
+  EXPECT_EQ(status["gpus"][0]["memory"], 8 * kGi);
+  EXPECT_EQ(status["tenants"][0]["processes"][0]["pid"], getpid());
+}
+
+TEST(Scheduler, TwoProgramsTakeTurns) {
+  SchedulerProcess scheduler(turns());
+  TestProgram one(scheduler);
+  TestProgram two(scheduler);
+  ASSERT_TRUE(one.hello());
+  ASSERT_TRUE(two.hello());
+  ASSERT_TRUE(one.want());
+  auto grant = one.hear<wire::Grant>();
+  ASSERT_TRUE(grant);
+  EXPECT_EQ(one.page()->scheduler.grant, grant->grant);
+  ASSERT_TRUE(two.want());
+  std::uint64_t last = grant->grant;
+  TestProgram* holder = &one;
+  TestProgram* waiter = &two;
+  for (int i = 0; i < 10; ++i) {
+    // Either is right: it is told to drop, or it gives back by itself.
+    if (grant->budget == 0) {
+      ASSERT_TRUE(holder->hear<wire::Drop>());
+    } else {
+      usleep(static_cast<useconds_t>(grant->budget / 1000));
+    }
+    ASSERT_TRUE(holder->release(last, 20'000'000, true));
+    grant = waiter->hear<wire::Grant>();
+    ASSERT_TRUE(grant);
+    EXPECT_GT(grant->grant, last);
+    last = grant->grant;
+    std::swap(holder, waiter);
+  }
+  const json status = scheduler.status();
+  EXPECT_GT(status["tenants"][0]["used"].get<std::int64_t>(), 0);
+}
+
+TEST(Scheduler, MemoryIsCountedAndALimitChangesLive) {
+  SchedulerProcess scheduler;
+  TestProgram program(scheduler);
+  const auto welcome = program.hello();
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(program.ask_memory(kGi), true);
+  EXPECT_EQ(program.page()->scheduler.tenant_allocated, kGi);
+  EXPECT_EQ(program.ask_memory(100 * kGi), false);
+  const json limited = scheduler.ask(
+      {{"op", "limit"}, {"name", welcome->tenant}, {"cores", 30}, {"memory", 2 * kGi}});
+  EXPECT_EQ(limited["tenant"]["memory"], 2 * kGi);
+  const auto limits = program.hear<wire::Limits>();
+  ASSERT_TRUE(limits);
+  EXPECT_EQ(limits->core_limit, 30);
+  EXPECT_EQ(program.page()->scheduler.memory_limit, 2 * kGi);
+  EXPECT_EQ(program.ask_memory(kGi + 1), false);
+  EXPECT_EQ(program.ask_memory(kGi), true);
+  EXPECT_NE(scheduler.log().find("event=memory_refused"), std::string::npos);
+}
+
+TEST(Scheduler, ARunIsATenantForWhatIsBelowIt) {
+  SchedulerProcess scheduler;
+  TestProgram run(scheduler);
+  ASSERT_TRUE(run.run_begin("train", 40, 4 * kGi));
+  {
+    TestProgram program(scheduler);
+    const auto welcome = program.hello();
+    ASSERT_TRUE(welcome);
+    EXPECT_STREQ(welcome->tenant, "train");
+    EXPECT_EQ(program.page()->scheduler.core_limit, 40u);
+    Forked below([&] {
+      TestProgram child(scheduler);
+      const auto child_welcome = child.hello();
+      _exit(child_welcome && std::string(child_welcome->tenant) == "train" ? 0 : 1);
+    });
+    EXPECT_EQ(below.wait(), 0);
+    TestProgram nested(scheduler);
+    EXPECT_FALSE(nested.run_begin("inner"));
+    EXPECT_EQ(nested.refused(), "already inside the run 'train': its limits hold for all below it");
+    run.close();
+    EXPECT_EQ(program.ask_memory(kGi), true) << "outlives its run";
+    EXPECT_EQ(scheduler.status()["tenants"][0]["name"], "train");
+  }
+  EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].empty(); }));
+}
+
+TEST(Scheduler, RunsAreChecked) {
+  SchedulerProcess scheduler;
+  const auto refusal = [&](const std::string& name, int cores) {
+    TestProgram run(scheduler);
+    EXPECT_FALSE(run.run_begin(name, cores));
+    EXPECT_TRUE(run.closed());
+    return run.refused();
+  };
+  EXPECT_NE(refusal("two words", 100).find("a name has 1 to 63"), std::string::npos);
+  EXPECT_NE(refusal("user-0", 100).find("the scheduler's own"), std::string::npos);
+  EXPECT_EQ(refusal("a", 0), "core limit 0 is not from 1 to 100");
+  // The name is taken by a run of somebody else.
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  Forked other([&] {
+    TestProgram run(scheduler);
+    const char good = run.run_begin("train") ? '1' : '0';
+    [[maybe_unused]] const auto written = write(pipe_fds[1], &good, 1);
+    pause();
+  });
+  char good = 0;
+  ASSERT_EQ(read(pipe_fds[0], &good, 1), 1);
+  EXPECT_EQ(good, '1');
+  EXPECT_NE(refusal("train", 100).find("the name 'train' is taken"), std::string::npos);
+  other.kill_hard();
+  EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].empty(); }));
+  ::close(pipe_fds[0]);
+  ::close(pipe_fds[1]);
+}
+
+TEST(Scheduler, ShowsWhoUsesTheGpuWithoutIt) {
+  SchedulerProcess scheduler;
+  softgpu::Tenant stranger;
+  ASSERT_EQ(stranger.started(), "0");
+  ASSERT_EQ(stranger.tell("alloc " + std::to_string(kGi)), "0");
+  EXPECT_TRUE(eventually([&] {
+    const json status = scheduler.status();
+    return status["foreign"].size() == 1 && status["foreign"][0]["pid"] == stranger.pid() &&
+           status["gpus"][0]["memory_used"].get<std::uint64_t>() >= kGi &&
+           status["gpus"][0]["memory_safe"].get<std::uint64_t>() <= 7 * kGi;
+  })) << scheduler.status();
+}
+
+TEST(Scheduler, WithoutNvmlTakesTheGpuAsDescribed) {
+  SchedulerProcess scheduler({.arguments = {}, .environment = {}, .nvml = false});
+  if (!scheduler.status()["gpus"].empty()) GTEST_SKIP() << "this machine has NVML";
+  EXPECT_NE(scheduler.log().find("event=no_nvml"), std::string::npos);
+  TestProgram program(scheduler);
+  ASSERT_TRUE(program.hello());
+  EXPECT_EQ(scheduler.status()["gpus"][0]["memory"], 8 * kGi);
+}
+
+TEST(Scheduler, SettingsChangeWhileItRuns) {
+  SchedulerProcess scheduler;
+  EXPECT_EQ(scheduler.ask({{"op", "set"}, {"name", "turn"}, {"value", "9ms"}})["ok"], true);
+  const json settings = scheduler.ask({{"op", "config"}})["settings"];
+  for (const json& one : settings) {
+    if (one["name"] == "turn") {
+      EXPECT_EQ(one["value"], "9ms");
+    }
+  }
+  EXPECT_EQ(scheduler.ask({{"op", "scheduling"}, {"on", false}})["ok"], true);
+}
+
+// --- the process itself ------------------------------------------------------------------------
+
+TEST(SchedulerProgram, EndsCleanlyWhenTold) {
+  SchedulerProcess scheduler;
+  struct stat socket {};
+  ASSERT_EQ(stat(scheduler.program_socket().c_str(), &socket), 0);
+  EXPECT_EQ(socket.st_mode & 0777, 0666u);
+  scheduler.signal(SIGTERM);
+  EXPECT_EQ(scheduler.wait().status, 0);
+  EXPECT_FALSE(std::filesystem::exists(scheduler.program_socket()));
+  EXPECT_FALSE(std::filesystem::exists(scheduler.control_socket()));
+}
+
+TEST(SchedulerProgram, IsAloneInItsFolder) {
+  SchedulerProcess scheduler;
+  const Ended second = scheduler.another({});
+  ASSERT_TRUE(WIFEXITED(second.status));
+  EXPECT_EQ(WEXITSTATUS(second.status), 1);
+  EXPECT_EQ(second.err,
+            "nvshare-scheduler: another scheduler runs in " + scheduler.folder() + "\n");
+  EXPECT_TRUE(scheduler.status()["ok"].get<bool>());
+}
+
+TEST(SchedulerProgram, TakesTheFolderOfADeadOne) {
+  SchedulerProcess scheduler;
+  scheduler.signal(SIGKILL);
+  scheduler.wait();
+  ASSERT_TRUE(std::filesystem::exists(scheduler.program_socket()));
+  Forked next([&] { scheduler.another({}); });
+  EXPECT_TRUE(eventually([&] { return scheduler.status().contains("ok"); }));
+  // It ends with its parent's help: the control socket tells which process it is.
+  const json status = scheduler.status();
+  kill(status["scheduler"]["pid"].get<pid_t>(), SIGTERM);
+  EXPECT_EQ(next.wait(), 0);
+}
+
+TEST(SchedulerProgram, APrivateOneGoesWithItsLastProgram) {
+  SchedulerProcess scheduler({.arguments = {"--private"}, .environment = {}});
+  struct stat socket {};
+  ASSERT_EQ(stat(scheduler.program_socket().c_str(), &socket), 0);
+  EXPECT_EQ(socket.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat(scheduler.control_socket().c_str(), &socket), 0);
+  EXPECT_EQ(socket.st_mode & 0777, 0600u);
+  {
+    TestProgram program(scheduler);
+    ASSERT_TRUE(program.hello());
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    EXPECT_TRUE(scheduler.alive()) << "somebody is there";
+  }
+  EXPECT_EQ(scheduler.wait().status, 0);
+  EXPECT_FALSE(std::filesystem::exists(scheduler.program_socket()));
+}
+
+TEST(SchedulerProgram, APrivateOneThatNobodyNeedsGoes) {
+  SchedulerProcess scheduler({.arguments = {"--private"}, .environment = {}});
+  EXPECT_EQ(scheduler.wait().status, 0);
+}
+
+TEST(SchedulerProgram, BadSettingsAreOneLineEachAndExitCode2) {
+  SchedulerProcess scheduler;
+  setenv("NVSHARE_TURN", "5", 1);
+  const Ended bad = scheduler.another({"--check-config"});
+  unsetenv("NVSHARE_TURN");
+  EXPECT_EQ(WEXITSTATUS(bad.status), 2);
+  EXPECT_NE(bad.err.find("nvshare-scheduler: NVSHARE_TURN: '5' has no known unit"),
+            std::string::npos);
+  EXPECT_EQ(WEXITSTATUS(scheduler.another({"--check-config"}).status), 0);
+  EXPECT_EQ(WEXITSTATUS(scheduler.another({"--config", "/nowhere/x.toml"}).status), 2);
+  EXPECT_EQ(WEXITSTATUS(scheduler.another({"--ready-fd", "x"}).status), 2);
+  EXPECT_EQ(WEXITSTATUS(scheduler.another({"--quick"}).status), 2);
+}
+
+}  // namespace
+}  // namespace nvshare::daemon

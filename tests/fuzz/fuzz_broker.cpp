@@ -1,0 +1,286 @@
+// Any packets from any clients, at any times: the scheduler neither crashes nor breaks what it has
+// promised them.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+
+#include "daemon/broker.h"
+
+namespace {
+
+using namespace nvshare;
+using namespace nvshare::daemon;
+
+void must(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "broken: %s\n", what);
+  std::abort();
+}
+
+// What every client was told, checked as it goes by.
+class Checker final : public Outbox {
+ public:
+  void send(ClientId client, const wire::Header& message) override {
+    must(!gone.contains(client), "a message to a client that has left");
+    const wire::Header* header = wire::look_at(&message, message.size);
+    must(header != nullptr, "a packet that is none");
+    if (const auto* grant = wire::as<wire::Grant>(header)) {
+      must(grant->grant > last_grant, "grants are numbered upwards");
+      must(!held.contains(client), "a second grant");
+      last_grant = held[client] = grant->grant;
+    }
+    if (const auto* drop = wire::as<wire::Drop>(header)) {
+      must(held.contains(client) && held[client] == drop->grant, "a drop of what is not held");
+    }
+    if (wire::as<wire::MemoryAvailable>(header) || wire::as<wire::MemoryRefused>(header)) {
+      must(++answers <= requests, "an answer that nobody asked for");
+    }
+  }
+  void disconnect(ClientId client, std::string_view) override { doomed.insert(client); }
+  void end(ClientId client) override { doomed.insert(client); }
+
+  std::uint64_t last_grant = 0;
+  std::uint64_t requests = 0;
+  std::uint64_t answers = 0;
+  std::map<ClientId, std::uint64_t> held;
+  std::set<ClientId> doomed;
+  std::set<ClientId> gone;
+};
+
+class Input {
+ public:
+  explicit Input(std::span<const std::uint8_t> data) : data_(data) {}
+  bool empty() const { return data_.empty(); }
+  std::uint8_t byte() {
+    if (data_.empty()) return 0;
+    const std::uint8_t first = data_[0];
+    data_ = data_.subspan(1);
+    return first;
+  }
+  // Small numbers are as likely as any.
+  std::uint64_t number() {
+    const std::uint8_t kind = byte();
+    if (kind < 200) return kind % 32;
+    std::uint64_t value = 0;
+    for (int i = 0; i < 1 + kind % 8; ++i) value = value << 8 | byte();
+    return value;
+  }
+  void fill(char* to, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) to[i] = static_cast<char>(byte());
+  }
+
+ private:
+  std::span<const std::uint8_t> data_;
+};
+
+constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small numbers matter
+
+class Play {
+ public:
+  explicit Play(std::span<const std::uint8_t> data)
+      : bytes_(data), log_(Level::Error, [](std::string_view line) {
+          must(line.find("event=memory_cannot_move") == line.npos, "nothing can move");
+          must(line.find("event=client_not_forgotten") == line.npos, "a client stays");
+          must(line.find("event=memory_not_booked") == line.npos, "memory is not booked");
+          must(line.find("event=tenant_not_removed") == line.npos, "a tenant stays");
+        }) {
+    core::Config config;
+    config.share_mode = static_cast<core::ShareMode>(bytes_.byte() % 3);
+    config.policy = core::kComputePolicies[bytes_.byte() % core::kComputePolicies.size()];
+    broker_ = std::make_unique<Broker>(config, now_, outbox_, log_);
+    broker_->accept_claimed_gpus();
+  }
+
+  void play() {
+    while (!bytes_.empty()) {
+      one();
+      settle();
+      check();
+    }
+  }
+
+ private:
+  void one() {
+    now_ += Duration{static_cast<std::int64_t>(bytes_.number() % (1ull << 36))};
+    if (broker_->next_wakeup() && *broker_->next_wakeup() <= now_) broker_->tick(now_);
+    switch (bytes_.byte() % 16) {
+      case 0:
+        return join();
+      case 1:
+        return scheduler_itself();
+      case 2:
+        return raw();
+      case 3:
+        return meter();
+      case 4:
+        if (const ClientId* id = some_client()) outbox_.doomed.insert(*id);
+        return;
+      default:
+        return packet();
+    }
+  }
+
+  const ClientId* some_client() {
+    if (clients_.empty()) return nullptr;
+    auto at = clients_.begin();
+    std::advance(at, bytes_.byte() % clients_.size());
+    return &at->first;
+  }
+  std::optional<TenantId> some_tenant() {
+    const auto& tenants = broker_->tenants();
+    if (tenants.empty()) return std::nullopt;
+    auto at = tenants.begin();
+    std::advance(at, bytes_.byte() % tenants.size());
+    return at->first;
+  }
+
+  void join() {
+    const int which = bytes_.byte() % 4;
+    core::Limits limits;
+    if (which > 1) limits.core_percent = 30 * which;
+    if (which > 2) limits.memory = mib(256);
+    const auto tenant =
+        broker_->tenant_for({TenantKind::User, "user-" + std::to_string(which), 0}, limits, now_);
+    must(static_cast<bool>(tenant), "a tenant");
+    auto hello = wire::make<wire::Hello>();
+    hello.magic = wire::kMagic;
+    hello.major = wire::kMajor;
+    hello.gpu[0] = bytes_.byte() % 2;
+    hello.gpu_memory = 8ull << 30;
+    hello.allocated = bytes_.number() * kUnit;
+    hello.memory_limit = bytes_.number() * kUnit;
+    auto page = std::make_unique<wire::Page>();
+    const auto welcome = broker_->hello(hello, {1, 0}, *tenant, *page, now_);
+    if (welcome) clients_[ClientId{welcome->client}] = std::move(page);
+  }
+
+  void scheduler_itself() {
+    const auto tenant = some_tenant();
+    if (!tenant) return;
+    switch (bytes_.byte() % 5) {
+      case 0:
+        return (void)broker_->set_paused(*tenant, bytes_.byte() % 2 == 0, now_);
+      case 1:
+        return (void)broker_->set_scheduling(bytes_.byte() % 2 == 0, now_);
+      case 2:
+        return broker_->sample(now_);
+      case 3: {
+        core::Limits limits;
+        limits.core_percent = bytes_.byte() % 102;
+        if (bytes_.byte() % 2 == 0) limits.memory = Bytes{bytes_.byte() * std::int64_t{kUnit}};
+        return (void)broker_->set_limits(*tenant, limits, now_);
+      }
+      default:
+        return broker_->gpu_measured(GpuId{bytes_.byte() % 2u}, 50, Bytes{0},
+                                     Bytes{bytes_.byte() * std::int64_t{kUnit}}, now_);
+    }
+  }
+
+  void meter() {
+    const ClientId* id = some_client();
+    if (id == nullptr) return;
+    wire::Page::FromProgram& page = clients_.at(*id)->program;
+    page.grant = bytes_.byte() % 2 == 0 ? outbox_.last_grant : bytes_.number();
+    page.used = bytes_.number();
+    if (bytes_.byte() % 8 == 0) {  // scribbles on what is not its own
+      bytes_.fill(reinterpret_cast<char*>(&clients_.at(*id)->scheduler), 40);
+    }
+  }
+
+  void raw() {
+    const ClientId* id = some_client();
+    if (id == nullptr) return;
+    alignas(8) char buffer[wire::kMaxMessage];
+    const std::size_t size = bytes_.byte() % 128;
+    bytes_.fill(buffer, size);
+    const wire::Header* header = wire::look_at(buffer, size);
+    if (wire::as<wire::MemoryRequest>(header) != nullptr) ++outbox_.requests;
+    if (wire::as<wire::Released>(header) != nullptr) return;  // packet() keeps count of those
+    broker_->packet(*id, header, now_);
+  }
+
+  void packet() {
+    const ClientId* found = some_client();
+    if (found == nullptr) return;
+    const ClientId id = *found;
+    switch (bytes_.byte() % 4) {
+      case 0: {
+        const auto message = wire::make<wire::RequestGrant>();
+        return broker_->packet(id, &message.header, now_);
+      }
+      case 1: {
+        auto message = wire::make<wire::Released>();
+        const bool right = bytes_.byte() % 16 != 0 && outbox_.held.contains(id);
+        message.grant = right ? outbox_.held[id] : bytes_.number();
+        message.used = bytes_.number();
+        message.more_work = bytes_.byte() % 2;
+        // Before the packet is taken: the next grant may be the answer to it.
+        if (outbox_.held.contains(id) && message.grant == outbox_.held[id]) outbox_.held.erase(id);
+        return broker_->packet(id, &message.header, now_);
+      }
+      case 2: {
+        auto message = wire::make<wire::MemoryRequest>();
+        message.request = ++outbox_.requests;
+        message.bytes = bytes_.number() * (bytes_.byte() % 4 == 0 ? 1 : kUnit);
+        const std::uint64_t before = outbox_.answers;
+        broker_->packet(id, &message.header, now_);
+        return must(outbox_.answers == before + 1, "every request has one answer");
+      }
+      default: {
+        auto message = wire::make<wire::MemoryFreed>();
+        message.bytes = bytes_.number() * kUnit;
+        return broker_->packet(id, &message.header, now_);
+      }
+    }
+  }
+
+  // Who was to be disconnected is, as the server does it at the end of a turn.
+  void settle() {
+    while (!outbox_.doomed.empty()) {
+      const ClientId id = *outbox_.doomed.begin();
+      outbox_.doomed.erase(outbox_.doomed.begin());
+      if (!clients_.contains(id)) continue;
+      outbox_.gone.insert(id);
+      outbox_.held.erase(id);
+      broker_->leave(id, now_);
+      clients_.erase(id);
+    }
+  }
+
+  void check() const {
+    must(broker_->clients().size() == clients_.size(), "who is there is known");
+    for (const auto& [id, client] : broker_->clients()) {
+      const auto view = broker_->core().view(id);
+      must(view.has_value(), "the core knows every client");
+      must(view->allocated == client.booked, "the core counts what is booked");
+      must(view->pinned == view->allocated && view->resident == view->allocated, "all pinned");
+      must(client.booked <= client.allocated, "never more than there is");
+      const bool holds = view->state == core::ClientState::Running ||
+                         view->state == core::ClientState::Stopping ||
+                         view->state == core::ClientState::Overdue;
+      must(holds == client.grant.has_value(), "a grant is held by whom the core says");
+      must(holds == outbox_.held.contains(id), "and by whom the client knows of");
+    }
+  }
+
+  Input bytes_;
+  Log log_;
+  Checker outbox_;
+  Time now_{std::chrono::seconds(1)};
+  std::unique_ptr<Broker> broker_;
+  std::map<ClientId, std::unique_ptr<wire::Page>> clients_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Play(std::span(data, size)).play();
+  return 0;
+}
