@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +48,7 @@ class ProgramServer final : public Outbox {
     SharedPage page;
     std::optional<ClientId> client;
     std::optional<TenantId> run;
+    Time hello_due{};
     bool doomed = false;
   };
 
@@ -77,7 +78,7 @@ class ProgramServer final : public Outbox {
   std::map<ClientId, SessionId> by_client_;
   std::map<int, TenantId> runs_;  // by the pid of `nvshare run`
   std::map<std::uint32_t, int> per_user_;
-  std::deque<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
+  std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
   std::vector<SessionId> doomed_;
 };
 
