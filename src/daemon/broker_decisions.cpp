@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "daemon/broker.h"
 #include "daemon/metering.h"
@@ -45,10 +48,12 @@ void Broker::act(const core::Grant& grant, const core::Reason& why, Time now) {
   auto message = wire::make<wire::Grant>();
   message.grant = client->grant->number;
   message.budget = static_cast<std::uint64_t>(grant.budget.value_or(Duration::zero()).count());
-  log_.debug("grant", {{"client", client->id.value},
-                       {"grant", message.grant},
-                       {"budget", message.budget},
-                       {"reason", core::to_text(why)}});
+  if (log_.writes(Level::Debug)) {
+    log_.debug("grant", {{"client", client->id.value},
+                         {"grant", message.grant},
+                         {"budget", message.budget},
+                         {"reason", core::to_text(why)}});
+  }
   outbox_.send(client->id, message.header);
 }
 
@@ -57,9 +62,11 @@ void Broker::act(const core::Drop& drop, const core::Reason& why, Time) {
   if (client == nullptr || !client->grant) return;
   auto message = wire::make<wire::Drop>();
   message.grant = client->grant->number;
-  log_.debug(
-      "drop",
-      {{"client", client->id.value}, {"grant", message.grant}, {"reason", core::to_text(why)}});
+  if (log_.writes(Level::Debug)) {
+    log_.debug(
+        "drop",
+        {{"client", client->id.value}, {"grant", message.grant}, {"reason", core::to_text(why)}});
+  }
   outbox_.send(client->id, message.header);
 }
 

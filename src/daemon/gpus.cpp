@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <set>
+#include <utility>
 
 namespace nvshare::daemon {
 namespace {
@@ -127,7 +129,7 @@ GpuSampler::~GpuSampler() {
 Bytes OverheadEstimate::add(Bytes used, Bytes allocated) {
   readings_.push_back(std::max(Bytes{0}, used - allocated));
   if (readings_.size() > kReadings) readings_.pop_front();
-  return *std::max_element(readings_.begin(), readings_.end());
+  return *std::min_element(readings_.begin(), readings_.end());
 }
 
 Result<void> GpuMonitor::add_gpus(Time now) {

@@ -70,8 +70,9 @@ class GpuSampler {
 };
 
 // What contexts, libraries and foreign programs hold: what is used beside what clients have
-// allocated. Allocations are counted before they are made, so a single reading can be too small;
-// the largest of the last few is taken.
+// allocated. The two are not read at the same moment: memory that was just freed looks like
+// overhead, memory that was just asked for hides it. Too much would refuse what there is room for;
+// too little is found out by the driver. So the least of the last few readings is taken.
 class OverheadEstimate {
  public:
   Bytes add(Bytes used, Bytes allocated);

@@ -53,7 +53,7 @@ std::string logfmt_value(std::string_view value) {
 }
 
 void Log::write(Level level, std::string_view event, std::initializer_list<Field> fields) {
-  if (level < least_) return;
+  if (!writes(level)) return;
   Rate& rate = rates_[event];
   if (now_ - rate.since >= 1s) rate = {now_, 0, rate.left_out};
   if (rate.lines >= kLinesPerSecond) {

@@ -48,6 +48,8 @@ class Log {
   // The time of the loop's present turn, by which the rate is bounded.
   void set_time(Time now) { now_ = now; }
   void set_level(Level least) { least_ = least; }
+  // For those who would make text in vain.
+  bool writes(Level level) const { return level >= least_; }
 
   // `event` outlives the log: a literal.
   void write(Level level, std::string_view event, std::initializer_list<Field> fields = {});

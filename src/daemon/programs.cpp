@@ -114,7 +114,8 @@ void ProgramServer::take(UniqueFd socket) {
   const auto watched =
       reactor_.watch(session.socket.get(), EPOLLIN, [this, id](std::uint32_t) { read_some(id); });
   if (!watched) return refuse(session, watched.error().message);
-  greeting_.emplace_back(reactor_.now() + kHelloTimeout, id);
+  session.hello_due = reactor_.now() + kHelloTimeout;
+  greeting_.emplace(session.hello_due, id);
   if (!session.process) return;
   // A forked child may hold the socket open long after the process itself has ended.
   (void)reactor_.watch(session.process.get(), EPOLLIN, [this, id](std::uint32_t) {
@@ -137,6 +138,7 @@ void ProgramServer::close(SessionId id) {
   // Out of the tables first: what the broker does about it no longer reaches this connection.
   Session session = std::move(at->second);
   sessions_.erase(at);
+  greeting_.erase({session.hello_due, id});
   if (--per_user_[session.peer.uid] == 0) per_user_.erase(session.peer.uid);
   if (session.client) {
     by_client_.erase(*session.client);
@@ -149,19 +151,18 @@ void ProgramServer::close(SessionId id) {
 }
 
 std::optional<Time> ProgramServer::end_of_turn() {
-  while (!greeting_.empty() && greeting_.front().first <= reactor_.now()) {
-    const auto at = sessions_.find(greeting_.front().second);
-    greeting_.pop_front();
-    if (at == sessions_.end() || at->second.client || at->second.run) continue;
-    log_.warn("no_hello", {{"pid", at->second.peer.pid}, {"uid", at->second.peer.uid}});
-    doom(at->second);
+  while (!greeting_.empty() && greeting_.begin()->first <= reactor_.now()) {
+    Session& silent = sessions_.at(greeting_.begin()->second);
+    greeting_.erase(greeting_.begin());
+    log_.warn("no_hello", {{"pid", silent.peer.pid}, {"uid", silent.peer.uid}});
+    doom(silent);
   }
   while (!doomed_.empty()) {  // closing one can doom another
     const SessionId id = doomed_.back();
     doomed_.pop_back();
     close(id);
   }
-  return greeting_.empty() ? std::nullopt : std::optional(greeting_.front().first);
+  return greeting_.empty() ? std::nullopt : std::optional(greeting_.begin()->first);
 }
 
 // --- what they say -----------------------------------------------------------------------------
@@ -187,6 +188,7 @@ void ProgramServer::read_some(SessionId id) {
 
 void ProgramServer::greet(Session& session, const wire::Header* header) {
   if (session.run) return doom(session);  // has nothing more to say
+  greeting_.erase({session.hello_due, session.id});
   if (const auto* message = wire::as<wire::Hello>(header)) return hello(session, *message);
   if (const auto* message = wire::as<wire::RunBegin>(header)) return run_begin(session, *message);
   log_.warn("no_hello", {{"pid", session.peer.pid}, {"uid", session.peer.uid}});

@@ -1,9 +1,11 @@
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/broker.h"
@@ -46,6 +48,7 @@ class ProgramServer final : public Outbox {
     SharedPage page;
     std::optional<ClientId> client;
     std::optional<TenantId> run;
+    Time hello_due{};
     bool doomed = false;
   };
 
@@ -75,7 +78,7 @@ class ProgramServer final : public Outbox {
   std::map<ClientId, SessionId> by_client_;
   std::map<int, TenantId> runs_;  // by the pid of `nvshare run`
   std::map<std::uint32_t, int> per_user_;
-  std::deque<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
+  std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
   std::vector<SessionId> doomed_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <type_traits>
 #include <variant>
 
 #include "base/suggest.h"

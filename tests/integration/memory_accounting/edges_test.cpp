@@ -6,12 +6,12 @@
 namespace nvshare::interposer {
 namespace {
 
-class Edges : public Machine {
+class MemoryEdges : public Machine {
  protected:
   static uint64_t requests() { return g_accounts[0].requests + g_accounts[1].requests; }
 };
 
-TEST_F(Edges, WhatTheDriverRefusesAnywayIsNotAskedFor) {
+TEST_F(MemoryEdges, WhatTheDriverRefusesAnywayIsNotAskedFor) {
   limit(1);
   CUdeviceptr address = 0;
   CUdeviceptr_v1 old_address = 0;
@@ -51,7 +51,7 @@ TEST_F(Edges, WhatTheDriverRefusesAnywayIsNotAskedFor) {
   EXPECT_EQ(requests(), 0u);
 }
 
-TEST_F(Edges, WithoutAContextTheDriverAnswers) {
+TEST_F(MemoryEdges, WithoutAContextTheDriverAnswers) {
   CUcontext none{};
   ASSERT_OK(real<FunctionId::cuCtxPopCurrent_v2>(&none));
   CUdeviceptr address = 0;
@@ -62,7 +62,7 @@ TEST_F(Edges, WithoutAContextTheDriverAnswers) {
   ASSERT_OK(real<FunctionId::cuCtxPushCurrent_v2>(context));
 }
 
-TEST_F(Edges, HostMemoryIsNotCounted) {
+TEST_F(MemoryEdges, HostMemoryIsNotCounted) {
   limit(1);
   CUmemAllocationProp where{};
   where.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -73,7 +73,7 @@ TEST_F(Edges, HostMemoryIsNotCounted) {
   EXPECT_OK(own::cuMemRelease(handle));
 }
 
-TEST_F(Edges, SizesThatCannotBeAreRefused) {
+TEST_F(MemoryEdges, SizesThatCannotBeAreRefused) {
   CUdeviceptr address = 0;
   size_t pitch = 0;
   CUmemGenericAllocationHandle handle = 0;
@@ -107,7 +107,7 @@ CUresult give_any_pitched(CUdeviceptr* address, size_t* pitch, size_t, size_t, u
   return real<FunctionId::cuMemAlloc_v2>(address, kMiB);
 }
 
-TEST_F(Edges, WhatADriverGivesForAWrappedSizeIsTakenBack) {
+TEST_F(MemoryEdges, WhatADriverGivesForAWrappedSizeIsTakenBack) {
   const Instead instead(FunctionId::cuMemAllocPitch_v2, reinterpret_cast<void*>(&give_any_pitched));
   CUdeviceptr address = 1;
   size_t pitch = 0;
@@ -124,7 +124,7 @@ CUresult choose_pitch(CUdeviceptr* address, size_t* pitch, size_t, size_t height
   return real<FunctionId::cuMemAlloc_v2>(address, g_pitch * height);
 }
 
-TEST_F(Edges, APitchOtherThanExpectedIsCountedAsItIs) {
+TEST_F(MemoryEdges, APitchOtherThanExpectedIsCountedAsItIs) {
   const Instead instead(FunctionId::cuMemAllocPitch_v2, reinterpret_cast<void*>(&choose_pitch));
   CUdeviceptr address = 0;
   size_t pitch = 0;
@@ -150,7 +150,7 @@ CUresult free_and_reuse(CUdeviceptr address) {
   return result;
 }
 
-TEST_F(Edges, AnAddressThatComesBackAtOnceIsCountedAnew) {
+TEST_F(MemoryEdges, AnAddressThatComesBackAtOnceIsCountedAnew) {
   const CUdeviceptr first = allocate(3 * kMiB);
   g_real_free = reinterpret_cast<Signature<FunctionId::cuMemFree_v2>*>(
       g_driver[static_cast<unsigned>(FunctionId::cuMemFree_v2)]);
@@ -164,7 +164,7 @@ TEST_F(Edges, AnAddressThatComesBackAtOnceIsCountedAnew) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Edges, PoolMemoryMayBeFreedAtOnceAndPlainMemoryInOrder) {
+TEST_F(MemoryEdges, PoolMemoryMayBeFreedAtOnceAndPlainMemoryInOrder) {
   const CUstream stream = new_stream();
   CUdeviceptr pooled = 0;
   ASSERT_OK(own::cuMemAllocAsync(&pooled, 5 * kMiB, stream));
@@ -176,7 +176,7 @@ TEST_F(Edges, PoolMemoryMayBeFreedAtOnceAndPlainMemoryInOrder) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Edges, ADestroyedPoolsMemoryCountsUntilItIsFreed) {
+TEST_F(MemoryEdges, ADestroyedPoolsMemoryCountsUntilItIsFreed) {
   const CUstream stream = new_stream();
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -192,7 +192,7 @@ TEST_F(Edges, ADestroyedPoolsMemoryCountsUntilItIsFreed) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Edges, APoolCountsOnItsOwnDevice) {
+TEST_F(MemoryEdges, APoolCountsOnItsOwnDevice) {
   const CUstream stream = new_stream();
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -211,7 +211,7 @@ TEST_F(Edges, APoolCountsOnItsOwnDevice) {
   ASSERT_OK(own::cuMemPoolDestroy(pool));
 }
 
-TEST_F(Edges, AStreamOfAnotherDeviceTakesFromItsOwn) {
+TEST_F(MemoryEdges, AStreamOfAnotherDeviceTakesFromItsOwn) {
   const CUcontext other = new_context(1);
   const CUstream stream = new_stream();
   CUcontext popped{};
@@ -225,7 +225,7 @@ TEST_F(Edges, AStreamOfAnotherDeviceTakesFromItsOwn) {
   EXPECT_OK(destroy_context(other));
 }
 
-TEST_F(Edges, CapturedAllocationsAndFreesAreNodes) {
+TEST_F(MemoryEdges, CapturedAllocationsAndFreesAreNodes) {
   const CUstream stream = new_stream();
   CUdeviceptr plain = allocate(kMiB);
   limit(kMiB);
@@ -248,7 +248,7 @@ CUresult record_free(CUdeviceptr, CUstream) {
   return CUDA_SUCCESS;
 }
 
-TEST_F(Edges, ACapturedFreeFreesNothingYet) {
+TEST_F(MemoryEdges, ACapturedFreeFreesNothingYet) {
   const CUstream stream = new_stream();
   const CUdeviceptr address = allocate(kMiB);
   CUgraph graph{};
@@ -263,7 +263,7 @@ TEST_F(Edges, ACapturedFreeFreesNothingYet) {
   EXPECT_OK(own::cuMemFree_v2(address));
 }
 
-TEST_F(Edges, ARelaxedCaptureSurvivesAllocations) {
+TEST_F(MemoryEdges, ARelaxedCaptureSurvivesAllocations) {
   const CUstream stream = new_stream();
   CUgraph graph{};
   ASSERT_OK(real<FunctionId::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -281,7 +281,7 @@ TEST_F(Edges, ARelaxedCaptureSurvivesAllocations) {
   EXPECT_OK(real<FunctionId::cuGraphDestroy>(graph));
 }
 
-TEST_F(Edges, ErrnoStays) {
+TEST_F(MemoryEdges, ErrnoStays) {
   errno = 77;
   const CUdeviceptr address = allocate(kMiB);
   EXPECT_OK(own::cuMemFree_v2(address));
@@ -291,7 +291,7 @@ TEST_F(Edges, ErrnoStays) {
   EXPECT_EQ(errno, 77);
 }
 
-TEST_F(Edges, TheChildOfAForkKnowsNothing) {
+TEST_F(MemoryEdges, TheChildOfAForkKnowsNothing) {
   const CUdeviceptr address = allocate(kMiB);
   memory_reset_after_fork();
   EXPECT_EQ(g_books.records.size(), 0u);

@@ -4,7 +4,7 @@
 namespace nvshare::interposer {
 namespace {
 
-class Info : public Machine {
+class MemoryInfo : public Machine {
  protected:
   void look() {
     ASSERT_OK(own::cuMemGetInfo_v2(&free, &total));
@@ -18,7 +18,7 @@ class Info : public Machine {
   size_t real_total = 0;
 };
 
-TEST_F(Info, IsTheDriversWithoutALimit) {
+TEST_F(MemoryInfo, IsTheDriversWithoutALimit) {
   allocate(100 * kMiB);
   look();
   EXPECT_EQ(total, 1024 * kMiB);
@@ -26,7 +26,7 @@ TEST_F(Info, IsTheDriversWithoutALimit) {
   EXPECT_EQ(free, real_free);
 }
 
-TEST_F(Info, IsTheTenantsWithOne) {
+TEST_F(MemoryInfo, IsTheTenantsWithOne) {
   limit(256 * kMiB);
   look();
   EXPECT_EQ(total, 256 * kMiB);
@@ -40,7 +40,7 @@ TEST_F(Info, IsTheTenantsWithOne) {
   EXPECT_EQ(free, 0u);
 }
 
-TEST_F(Info, NeverShowsMoreThanThereIs) {
+TEST_F(MemoryInfo, NeverShowsMoreThanThereIs) {
   limit(4096 * kMiB);
   look();
   EXPECT_EQ(total, 1024 * kMiB);
@@ -55,7 +55,7 @@ TEST_F(Info, NeverShowsMoreThanThereIs) {
   EXPECT_LT(free, 512 * kMiB);
 }
 
-TEST_F(Info, SurvivesALimitLoweredBelowWhatIsAllocated) {
+TEST_F(MemoryInfo, SurvivesALimitLoweredBelowWhatIsAllocated) {
   allocate(100 * kMiB);
   limit(50 * kMiB);
   look();
@@ -63,7 +63,7 @@ TEST_F(Info, SurvivesALimitLoweredBelowWhatIsAllocated) {
   EXPECT_EQ(free, 0u);
 }
 
-TEST_F(Info, ErrorsAndMissingPlacesAreTheDrivers) {
+TEST_F(MemoryInfo, ErrorsAndMissingPlacesAreTheDrivers) {
   limit(256 * kMiB);
   look();
   free = total = 1;
@@ -81,7 +81,7 @@ TEST_F(Info, ErrorsAndMissingPlacesAreTheDrivers) {
   ASSERT_OK(real<FunctionId::cuCtxPushCurrent_v2>(context));
 }
 
-TEST_F(Info, TheOldestFormsTellTheSame) {
+TEST_F(MemoryInfo, TheOldestFormsTellTheSame) {
   limit(256 * kMiB);
   allocate(kMiB);
   unsigned old_free = 0;

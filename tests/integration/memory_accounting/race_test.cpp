@@ -117,9 +117,9 @@ void work(CUcontext context, int seed) {
   }
 }
 
-class Race : public Machine {};
+class MemoryRace : public Machine {};
 
-TEST_F(Race, TheLimitHoldsAndNothingIsLost) {
+TEST_F(MemoryRace, TheLimitHoldsAndNothingIsLost) {
   limit(kLimit);
   const CUdeviceptr taken = allocate(kTaken);
   std::vector<std::thread> threads;
@@ -138,7 +138,7 @@ TEST_F(Race, TheLimitHoldsAndNothingIsLost) {
   EXPECT_OK(own::cuMemFree_v2(rest));
 }
 
-TEST_F(Race, FreeingTheSameTwiceAtOnceCountsOnce) {
+TEST_F(MemoryRace, FreeingTheSameTwiceAtOnceCountsOnce) {
   constexpr int kRounds = 200;
   std::atomic<int> freed{0};
   std::vector<CUdeviceptr> addresses;
@@ -158,7 +158,7 @@ TEST_F(Race, FreeingTheSameTwiceAtOnceCountsOnce) {
   EXPECT_OK(own::cuMemFree_v2(kept));
 }
 
-TEST_F(Race, ContextsEndBesideEachOther) {
+TEST_F(MemoryRace, ContextsEndBesideEachOther) {
   constexpr int kRounds = 20;
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {

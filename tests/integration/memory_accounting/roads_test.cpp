@@ -197,9 +197,9 @@ std::vector<Road> all_roads() {
   return roads;
 }
 
-class Roads : public Machine {};
+class MemoryRoads : public Machine {};
 
-TEST_F(Roads, EveryRowOfTheTableHasOne) {
+TEST_F(MemoryRoads, EveryRowOfTheTableHasOne) {
   std::map<FunctionId, int> seen;
   for (const Road& road : all_roads()) {
     ++seen[road.take_id];
@@ -212,7 +212,7 @@ TEST_F(Roads, EveryRowOfTheTableHasOne) {
   }
 }
 
-TEST_F(Roads, CountExactlyWhatTheyTake) {
+TEST_F(MemoryRoads, CountExactlyWhatTheyTake) {
   for (const Road& road : all_roads()) {
     SCOPED_TRACE(function(road.take_id).symbol);
     uint64_t one = 0;
@@ -228,7 +228,7 @@ TEST_F(Roads, CountExactlyWhatTheyTake) {
   }
 }
 
-TEST_F(Roads, EndAtTheLimitToTheByte) {
+TEST_F(MemoryRoads, EndAtTheLimitToTheByte) {
   for (const Road& road : all_roads()) {
     SCOPED_TRACE(function(road.take_id).symbol);
     uint64_t number = 0;
@@ -257,7 +257,7 @@ void* refusing(FunctionId id) {
   return all.at(id);
 }
 
-TEST_F(Roads, GiveBackWhatTheDriverRefuses) {
+TEST_F(MemoryRoads, GiveBackWhatTheDriverRefuses) {
   for (const Road& road : all_roads()) {
     SCOPED_TRACE(function(road.take_id).symbol);
     const uint64_t before = g_accounts[0].requests;
@@ -271,7 +271,7 @@ TEST_F(Roads, GiveBackWhatTheDriverRefuses) {
   }
 }
 
-TEST_F(Roads, KeepCountingWhatTheDriverDoesNotFree) {
+TEST_F(MemoryRoads, KeepCountingWhatTheDriverDoesNotFree) {
   for (const Road& road : all_roads()) {
     SCOPED_TRACE(function(road.give_id).symbol);
     uint64_t number = 0;
@@ -286,7 +286,7 @@ TEST_F(Roads, KeepCountingWhatTheDriverDoesNotFree) {
   }
 }
 
-TEST_F(Roads, FreeingTwiceIsTheDriversErrorAndCountsOnce) {
+TEST_F(MemoryRoads, FreeingTwiceIsTheDriversErrorAndCountsOnce) {
   const CUdeviceptr kept = allocate(kMiB);
   for (const Road& road : all_roads()) {
     // The stand-in for the oldest functions, and pools that have not noticed yet, do not say so.
