@@ -35,6 +35,21 @@ union Control {
   cmsghdr align;
 };
 
+// The room for one descriptor is, for the sake of alignment, room for two: whoever sends more than
+// one must not be able to leave any here.
+void keep_first(const cmsghdr* head, int* fd) {
+  const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < count; ++i) {
+    int received;
+    memcpy(&received, CMSG_DATA(head) + i * sizeof received, sizeof received);
+    if (*fd < 0) {
+      *fd = received;
+    } else {
+      close(received);
+    }
+  }
+}
+
 }  // namespace
 
 int connect_to(const char* path) {
@@ -94,23 +109,17 @@ int receive(int socket, void* buffer, bool wait, int* fd) {
   packet.msg_iov = &part;
   packet.msg_iovlen = 1;
   Control control{};
-  packet.msg_control = control.bytes;
-  packet.msg_controllen = sizeof control.bytes;
+  if (fd != nullptr) {
+    packet.msg_control = control.bytes;
+    packet.msg_controllen = sizeof control.bytes;
+  }
   ssize_t length;
   do {
     length = recvmsg(socket, &packet, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
   } while (length < 0 && errno == EINTR);
   if (length < 0) return -errno;
   for (cmsghdr* head = CMSG_FIRSTHDR(&packet); head != nullptr; head = CMSG_NXTHDR(&packet, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    if (head->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int received;
-    memcpy(&received, CMSG_DATA(head), sizeof received);
-    if (fd != nullptr && *fd < 0) {
-      *fd = received;
-    } else {
-      close(received);
-    }
+    if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) keep_first(head, fd);
   }
   if ((packet.msg_flags & MSG_TRUNC) != 0) {
     if (fd != nullptr && *fd >= 0) close(*fd);
