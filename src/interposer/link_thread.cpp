@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "interposer/link_state.h"
@@ -33,7 +31,7 @@ constexpr uint64_t kPatience =
     500 * kMillisecond;  // with work in flight while threads wait at the gate
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kLookForScheduler = kSecond;
-constexpr int kHelloTimeout = 1;  // seconds
+constexpr int kHelloTimeout = 1;  // seconds; also of every message later
 
 // --- connecting --------------------------------------------------------------------------------
 
@@ -400,11 +398,8 @@ bool come_back(Link& link, int socket) {
 bool connect_link(Link& link) {
   char path[108];
   if (!socket_path(path)) return false;
-  const int socket = wire::connect_to(path);
+  const int socket = wire::connect_to(path, kHelloTimeout);
   if (socket < 0) return false;
-  const timeval limit{kHelloTimeout, 0};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (come_back(link, socket)) return true;
   close(socket);
   return false;
