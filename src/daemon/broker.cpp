@@ -214,12 +214,12 @@ bool Broker::in_use(const TenantRecord& tenant, Time now) const {
   return tenant.is.kind != TenantKind::Run && now - tenant.empty_since < kTenantLingers;
 }
 
-// Of the tenants that nobody uses now, the one that has been so longest goes, whatever is known
-// about it.
+// Of the tenants that nobody uses now, the one that has been so longest goes, whatever it owes; but
+// none that somebody has limited or paused, for whoever makes many tenants would undo that.
 bool Broker::make_room(Time now) {
   const TenantRecord* oldest = nullptr;
   for (const auto& [id, tenant] : tenants_) {
-    if (!tenant.clients.empty() || tenant.open) continue;
+    if (!tenant.clients.empty() || tenant.open || tenant.kept || tenant.paused) continue;
     if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
   }
   if (oldest == nullptr) return false;

@@ -168,8 +168,10 @@ void Broker::sample_shares(Time now) {
     const Duration passed = now - tenant.sampled_at;
     if (passed < 500ms) continue;
     const Duration more = used[id] - tenant.sampled_used;
+    // What a meter that lags says late belongs to the time before.
     tenant.share_percent =
-        100.0 * static_cast<double>(more.count()) / static_cast<double>(passed.count());
+        std::clamp(100.0 * static_cast<double>(more.count()) / static_cast<double>(passed.count()),
+                   0.0, 100.0);
     tenant.sampled_used = used[id];
     tenant.sampled_at = now;
   }

@@ -90,6 +90,16 @@ TEST_F(BrokerMeter, OnceASecondEveryShareIsKnown) {
   EXPECT_EQ(Broker::wanted(*t.broker.find_tenant("b"), t.now), 0s);
 }
 
+TEST_F(BrokerMeter, AShareIsNeverMoreThanAllOfIt) {
+  t.release(two, second, 0ms);
+  t.now += 1s;
+  t.broker.sample(t.now);
+  t.meter(one, first, 2s);  // says late what it has used in the second before
+  t.now += 1s;
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.find_tenant("a")->share_percent, 100.0);
+}
+
 // --- memory ------------------------------------------------------------------------------------
 
 struct BrokerMemory : testing::Test {

@@ -181,14 +181,21 @@ TEST(BrokerTenants, WhoHasBeenAwayLongestMakesRoom) {
   for (std::size_t i = 0; i < Broker::kMostTenants; ++i) {
     const TenantName name{TenantKind::User, "user-" + std::to_string(i), 0};
     const auto tenant = t.broker.tenant_for(name, {}, t.now);
-    ASSERT_TRUE(t.broker.set_limits(*tenant, with_cores(50), t.now));
     if (i == 0) t.join(*tenant);
-    t.now += 1s;
+    if (i == 1) {
+      ASSERT_TRUE(t.broker.set_limits(*tenant, with_cores(50), t.now));
+    }
+    if (i == 2) {
+      ASSERT_TRUE(t.broker.set_paused(*tenant, true, t.now));
+    }
+    t.now += 1ms;
   }
   t.tenant("one-more");
   EXPECT_NE(t.broker.find_tenant("user-0"), nullptr) << "it is there";
-  EXPECT_EQ(t.broker.find_tenant("user-1"), nullptr);
-  EXPECT_NE(t.broker.find_tenant("user-2"), nullptr);
+  EXPECT_NE(t.broker.find_tenant("user-1"), nullptr) << "somebody has set its limits";
+  EXPECT_NE(t.broker.find_tenant("user-2"), nullptr) << "it is paused";
+  EXPECT_EQ(t.broker.find_tenant("user-3"), nullptr);
+  EXPECT_NE(t.broker.find_tenant("user-4"), nullptr);
 }
 
 TEST(BrokerUuid, IsReadAsItIsWritten) {

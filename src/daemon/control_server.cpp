@@ -30,7 +30,12 @@ Result<void> ControlServer::serve(UniqueFd listener) {
 
 void ControlServer::accept_some() {
   UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) return;
+  if (!socket) {
+    if (spare_.turned_away(listener_.get(), errno)) {
+      log_.error("out_of_descriptors", {{"control_connections", connections_.size()}});
+    }
+    return;
+  }
   if (connections_.size() >= kMostConnections && !make_room()) {
     log_.warn("too_many_control_connections", {{"connections", connections_.size()}});
     return;

@@ -9,6 +9,7 @@
 #include "base/unique_fd.h"
 #include "daemon/log.h"
 #include "daemon/reactor.h"
+#include "daemon/spare_descriptor.h"
 
 namespace nvshare::daemon {
 
@@ -49,6 +50,7 @@ class ControlServer {
   Log& log_;
   Answer answer_;
   UniqueFd listener_;
+  SpareDescriptor spare_;
   std::map<int, Connection> connections_;
 };
 

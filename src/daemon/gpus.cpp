@@ -126,10 +126,17 @@ GpuSampler::~GpuSampler() {
 
 // --- what it means -----------------------------------------------------------------------------
 
-Bytes OverheadEstimate::add(Bytes used, Bytes allocated) {
-  readings_.push_back(std::max(Bytes{0}, used - allocated));
+std::optional<Bytes> OverheadEstimate::add(Bytes used, Bytes booked, Time now) {
+  if (now - start_ < kSettles) return std::nullopt;
+  readings_.push_back(std::max(Bytes{0}, used - booked));
   if (readings_.size() > kReadings) readings_.pop_front();
   return *std::min_element(readings_.begin(), readings_.end());
+}
+
+Bytes booked_on(const Broker& broker, GpuId gpu) {
+  Bytes sum{};
+  for (const ClientId id : broker.gpus().at(gpu).clients) sum += broker.clients().at(id).booked;
+  return sum;
 }
 
 Result<void> GpuMonitor::add_gpus(Time now) {
@@ -137,21 +144,19 @@ Result<void> GpuMonitor::add_gpus(Time now) {
     const auto id = broker_.add_gpu(gpu.uuid, gpu.name, gpu.total, now);
     if (!id) return id.error();
     ids_.push_back(*id);
-    broker_.gpu_measured(*id, std::nullopt, gpu.used, overheads_[*id].add(gpu.used, Bytes{0}), now);
+    overheads_.emplace(*id, OverheadEstimate(now));
+    broker_.gpu_measured(*id, std::nullopt, gpu.used, std::nullopt, now);
   }
   return {};
 }
 
 void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
   std::set<int> registered;
-  Bytes allocated{};
-  for (const ClientId client_id : broker_.gpus().at(id).clients) {
-    const ClientRecord& client = broker_.clients().at(client_id);
-    registered.insert(client.pid);
-    allocated += client.allocated;
+  for (const ClientId client : broker_.gpus().at(id).clients) {
+    registered.insert(broker_.clients().at(client).pid);
   }
   std::optional<Bytes> overhead;
-  if (sample.used) overhead = overheads_[id].add(*sample.used, allocated);
+  if (sample.used) overhead = overheads_.at(id).add(*sample.used, booked_on(broker_, id), now);
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
   for (const GpuProcess& process : sample.processes) {
     if (registered.contains(process.pid) || foreign_.size() >= kMostForeign) continue;

@@ -75,12 +75,24 @@ class GpuSampler {
 // too little is found out by the driver. So the least of the last few readings is taken.
 class OverheadEstimate {
  public:
-  Bytes add(Bytes used, Bytes allocated);
+  // When the scheduler has started: what programs have that are still to come back from before
+  // that would look like overhead.
+  explicit OverheadEstimate(Time start) : start_(start) {}
+
+  // `booked` is what is counted of the clients' memory. Nothing as long as it cannot be known.
+  std::optional<Bytes> add(Bytes used, Bytes booked, Time now);
+
+  static constexpr Duration kSettles = 3s;
 
  private:
   static constexpr std::size_t kReadings = 5;
+  Time start_;
   std::deque<Bytes> readings_;
 };
+
+// What is counted of the memory of the clients on a GPU. What they say they have is not taken for
+// true: a claim would hide what others hold.
+Bytes booked_on(const Broker& broker, GpuId gpu);
 
 // A process on a GPU that has not registered.
 struct Foreign {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -51,10 +53,27 @@ std::optional<std::string> id_in(std::string_view folder) {
   return std::string(folder);
 }
 
+// user-1000.slice, or user@1000.service.
+bool is_of_a_user(std::string_view folder) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kKinds{
+      {{"user-", ".slice"}, {"user@", ".service"}}};
+  for (const auto& [begin, end] : kKinds) {
+    if (folder.size() <= begin.size() + end.size()) continue;
+    if (folder.substr(0, begin.size()) != begin) continue;
+    if (folder.substr(folder.size() - end.size()) != end) continue;
+    folder.remove_prefix(begin.size());
+    folder.remove_suffix(end.size());
+    return std::all_of(folder.begin(), folder.end(), [](char c) { return c >= '0' && c <= '9'; });
+  }
+  return false;
+}
+
 std::optional<std::string> container_in_path(std::string_view path) {
   constexpr std::string_view kLxc = "lxc.payload.";
   const auto folders = split(path, '/');
   for (std::size_t i = 0; i < folders.size(); ++i) {
+    // What is below was made by that user, who gives it any name: systemd-run --user --unit=...
+    if (is_of_a_user(folders[i])) return std::nullopt;
     if (auto id = id_in(folders[i])) return id;
     if (folders[i].rfind(kLxc, 0) == 0 && folders[i].size() > kLxc.size()) {
       return std::string(folders[i].substr(kLxc.size()));
@@ -112,16 +131,36 @@ std::optional<std::string> Processes::read(int pid, std::string_view file) const
   return std::string(buffer.data(), static_cast<std::size_t>(length));
 }
 
-std::optional<TenantId> Processes::run_above(int pid, const std::map<int, TenantId>& runs) const {
-  if (runs.empty()) return std::nullopt;
-  for (int depth = 0; depth < kDeepest && pid > 0; ++depth) {
-    if (const auto run = runs.find(pid); run != runs.end()) return run->second;
-    const auto stat = read(pid, "stat");
-    const auto parent = stat ? parent_in_stat(*stat) : std::nullopt;
-    if (!parent) return std::nullopt;
-    pid = *parent;
+Result<std::optional<int>> Processes::parent_of(int pid) const {
+  errno = 0;
+  const auto stat = read(pid, "stat");
+  if (!stat && (errno == ENOENT || errno == ESRCH)) return std::optional<int>{};
+  const auto parent = stat ? parent_in_stat(*stat) : std::nullopt;
+  if (!parent) return Error{fmt::format("the scheduler cannot tell what is above process {}", pid)};
+  return parent;
+}
+
+Result<std::optional<TenantId>> Processes::run_above(int pid,
+                                                     const std::map<int, TenantId>& runs) const {
+  constexpr std::optional<TenantId> kNone;
+  if (runs.empty()) return kNone;
+  const int first = pid;
+  int missing = 0;
+  for (int looked = 0; looked < kDeepest; ++looked) {
+    if (pid <= 0) return kNone;
+    if (const auto run = runs.find(pid); run != runs.end()) return std::optional(run->second);
+    const auto parent = parent_of(pid);
+    if (!parent) return parent.error();
+    if (*parent) {
+      pid = **parent;
+    } else if (pid == first || pid == missing) {
+      return kNone;  // gone; or, still said to be a parent, of somebody whom we cannot see
+    } else {
+      missing = pid;  // has just ended, and its children have another parent now
+      pid = first;
+    }
   }
-  return std::nullopt;
+  return Error{fmt::format("more than {} processes are above process {}", kDeepest, first)};
 }
 
 TenantName Processes::tenant_of(int pid, std::uint32_t uid) const {

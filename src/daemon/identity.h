@@ -15,7 +15,8 @@ namespace nvshare::daemon {
 std::optional<int> parent_in_stat(std::string_view text);
 
 // The container's id, or its name under LXC, from the text of /proc/PID/cgroup. Of containers in a
-// container it is the outer one: what is inside was made by whoever is inside.
+// container it is the outer one: what is inside was made by whoever is inside. What is inside a
+// user's own slice or service manager was made by that user, and is none.
 std::optional<std::string> container_in_cgroup(std::string_view text);
 
 // What a run may be called: 1 to 63 letters, digits, '.', '_', '-', and not like the tenants that
@@ -27,14 +28,17 @@ class Processes {
  public:
   explicit Processes(std::string proc = "/proc") : proc_(std::move(proc)) {}
 
-  // The run whose process is `pid` or above it, by the pid of that process. A bounded walk.
-  std::optional<TenantId> run_above(int pid, const std::map<int, TenantId>& runs) const;
+  // The run whose process is `pid` or above it, by the pid of that process. A bounded walk; an
+  // error when it ends before the answer is known, or a process that lives cannot be read.
+  Result<std::optional<TenantId>> run_above(int pid, const std::map<int, TenantId>& runs) const;
   // The tenant of a process that is under no run: its container, or else its user.
   TenantName tenant_of(int pid, std::uint32_t uid) const;
   // The name the kernel has for it; "?" when it is gone.
   std::string name_of(int pid) const;
 
  private:
+  // Nothing when the process is gone.
+  Result<std::optional<int>> parent_of(int pid) const;
   std::optional<std::string> read(int pid, std::string_view file) const;
   std::string proc_;
 };

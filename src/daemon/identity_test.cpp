@@ -47,6 +47,19 @@ TEST(Cgroup, OfNestedOnesTheOuterCounts) {
   EXPECT_EQ(container_in_cgroup("0::/docker/" + kId + "/docker/" + other + "\n"), kId);
 }
 
+// systemd-run --user --scope --unit=docker-ID is everybody's to do.
+TEST(Cgroup, WhatAUserHasMadeIsNoContainer) {
+  const std::string scope = "docker-" + kId + ".scope";
+  const std::string slice = "0::/user.slice/user-1000.slice/";
+  EXPECT_FALSE(container_in_cgroup(slice + "user@1000.service/app.slice/" + scope + "\n"));
+  EXPECT_FALSE(container_in_cgroup(slice + scope + "\n"));
+  EXPECT_FALSE(container_in_cgroup("0::/user@1000.service/" + scope + "\n"));
+  EXPECT_FALSE(container_in_cgroup(slice + "lxc.payload.web1\n"));
+  EXPECT_EQ(container_in_cgroup("0::/user-made.slice/" + scope + "\n"), kId) << "nobody's number";
+  EXPECT_EQ(container_in_cgroup("0::/docker/" + kId + "/user.slice/user-1000.slice\n"), kId)
+      << "a user inside a container";
+}
+
 TEST(Cgroup, WhatIsNoContainerIsNone) {
   for (const char* text :
        {"", "0::/\n", "0::/user.slice/user-1000.slice/session-1.scope\n", "nonsense\n", "::\n",
@@ -90,14 +103,38 @@ struct Picture : testing::Test {
 TEST_F(Picture, ARunIsFoundAboveItsProcesses) {
   const Processes processes(root);
   const std::map<int, TenantId> runs{{10, TenantId{5}}};
-  EXPECT_EQ(processes.run_above(30, runs), TenantId{5});
-  EXPECT_EQ(processes.run_above(10, runs), TenantId{5});
-  EXPECT_FALSE(processes.run_above(1, runs));
-  EXPECT_FALSE(processes.run_above(40, runs));
-  EXPECT_FALSE(processes.run_above(77, runs));
-  EXPECT_FALSE(processes.run_above(0, runs));
+  EXPECT_EQ(*processes.run_above(30, runs), TenantId{5});
+  EXPECT_EQ(*processes.run_above(10, runs), TenantId{5});
+  EXPECT_FALSE(*processes.run_above(1, runs));
+  EXPECT_FALSE(*processes.run_above(77, runs)) << "gone";
+  EXPECT_FALSE(*processes.run_above(0, runs));
   const std::map<int, TenantId> nested{{10, TenantId{5}}, {20, TenantId{6}}};
-  EXPECT_EQ(processes.run_above(30, nested), TenantId{6});
+  EXPECT_EQ(*processes.run_above(30, nested), TenantId{6});
+}
+
+// Nobody leaves a run by starting more processes below one another than are looked at.
+TEST_F(Picture, WhatIsTooDeepIsNotKnown) {
+  for (int pid = 1000; pid < 1200; ++pid) process(pid, pid == 1000 ? 10 : pid - 1, "0::/\n");
+  const Processes processes(root);
+  const std::map<int, TenantId> runs{{10, TenantId{5}}};
+  EXPECT_EQ(*processes.run_above(1100, runs), TenantId{5});
+  EXPECT_FALSE(processes.run_above(1199, runs));
+  EXPECT_FALSE(processes.run_above(40, runs));
+  EXPECT_TRUE(processes.run_above(1199, {})) << "without runs it is under none";
+}
+
+TEST_F(Picture, WhoCannotBeReadIsNotKnown) {
+  const Processes processes(root);
+  const std::map<int, TenantId> runs{{10, TenantId{5}}};
+  std::ofstream(root + "/20/stat") << "nonsense";
+  EXPECT_FALSE(processes.run_above(30, runs));
+  std::filesystem::remove(root + "/20/stat");
+  std::filesystem::create_directory(root + "/20/stat");
+  EXPECT_FALSE(processes.run_above(30, runs)) << "is there, and cannot be read";
+  std::filesystem::remove_all(root + "/20");
+  const auto invisible = processes.run_above(30, runs);
+  ASSERT_TRUE(invisible);
+  EXPECT_FALSE(*invisible);
 }
 
 TEST_F(Picture, ATenantIsAContainerOrAUser) {
@@ -115,7 +152,7 @@ TEST_F(Picture, ATenantIsAContainerOrAUser) {
 
 TEST(Processes, TheRealOnesAreRead) {
   const Processes processes;
-  EXPECT_EQ(processes.run_above(getpid(), {{getppid(), TenantId{1}}}), TenantId{1});
+  EXPECT_EQ(*processes.run_above(getpid(), {{getppid(), TenantId{1}}}), TenantId{1});
   EXPECT_NE(processes.name_of(getpid()), "?");
 }
 

@@ -1,6 +1,5 @@
 #include "daemon/programs.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -18,10 +17,6 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 32;
 constexpr int kPacketsPerTurn = 8;  // of one connection: nobody fills a turn alone
-
-int open_spare() {
-  return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
 
 Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& settings) {
   core::Limits limits;
@@ -43,15 +38,18 @@ Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& se
   return limits;
 }
 
+core::Limits lesser(core::Limits limits, const core::Limits& most) {
+  limits.core_percent = std::min(limits.core_percent, most.core_percent);
+  if (most.memory) limits.memory = std::min(limits.memory.value_or(*most.memory), *most.memory);
+  limits.priority = std::min(limits.priority, most.priority);
+  return limits;
+}
+
 }  // namespace
 
 ProgramServer::ProgramServer(Reactor& reactor, const Settings& settings, const Processes& processes,
                              Log& log)
-    : reactor_(reactor),
-      settings_(settings),
-      processes_(processes),
-      log_(log),
-      spare_(open_spare()) {}
+    : reactor_(reactor), settings_(settings), processes_(processes), log_(log) {}
 
 ProgramServer::~ProgramServer() {
   if (listener_) reactor_.unwatch(listener_.get());
@@ -74,21 +72,12 @@ void ProgramServer::accept_some() {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       take(std::move(socket));
-    } else if (errno == EMFILE || errno == ENFILE) {
-      return accept_without_descriptors();
+    } else if (spare_.turned_away(listener_.get(), errno)) {
+      return log_.error("out_of_descriptors", {{"connections", sessions_.size()}});
     } else if (errno != EINTR && errno != ECONNABORTED) {
       return;
     }
   }
-}
-
-// A connection that stays in the queue would wake the loop for ever.
-void ProgramServer::accept_without_descriptors() {
-  spare_.reset();
-  UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  socket.reset();
-  spare_.reset(open_spare());
-  log_.error("out_of_descriptors", {{"connections", sessions_.size()}});
 }
 
 void ProgramServer::take(UniqueFd socket) {
@@ -206,7 +195,9 @@ void ProgramServer::refuse(Session& session, const std::string& reason) {
 }
 
 Result<TenantId> ProgramServer::tenant_of(const Session& session) {
-  if (const auto run = processes_.run_above(session.peer.pid, runs_)) return *run;
+  const auto run = processes_.run_above(session.peer.pid, runs_);
+  if (!run) return run.error();
+  if (*run) return **run;
   return broker_->tenant_for(processes_.tenant_of(session.peer.pid, session.peer.uid),
                              settings_.default_limits(), reactor_.now());
 }
@@ -233,15 +224,40 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
     return Error{fmt::format("the scheduler speaks protocol {}.{}", wire::kMajor, wire::kMinor)};
   }
   if (session.peer.pid <= 0) return Error{"the scheduler cannot see your process"};
-  if (const auto outer = processes_.run_above(session.peer.pid, runs_)) {
+  const auto outer = processes_.run_above(session.peer.pid, runs_);
+  if (!outer) return outer.error();
+  if (*outer) {
     return Error{fmt::format("already inside the run '{}': its limits hold for all below it",
-                             broker_->tenants().at(*outer).is.name)};
+                             broker_->tenants().at(**outer).is.name)};
   }
   const std::string name(message.name, wire::text_length(message.name, sizeof message.name));
   if (const auto good = check_run_name(name); !good) return good.error();
   const auto limits = limits_of(message, settings_);
   if (!limits) return limits.error();
-  return broker_->begin_run({TenantKind::Run, name, session.peer.uid}, *limits, reactor_.now());
+  return broker_->begin_run({TenantKind::Run, name, session.peer.uid},
+                            lesser(*limits, most_for_a_run(session.peer)), reactor_.now());
+}
+
+// What the process has without the run: a run divides, it does not raise.
+core::Limits ProgramServer::most_for_a_run(const Peer& peer) const {
+  const TenantName without = processes_.tenant_of(peer.pid, peer.uid);
+  const TenantRecord* record = broker_->find_tenant(without.name);
+  const bool known = record != nullptr && record->is.kind == without.kind;
+  core::Limits most = known ? record->limits : settings_.default_limits();
+  // Nobody has chosen the priority that everyone begins with: there the settings' cap is the one.
+  if (!known || !record->kept) most.priority = settings_.run_priority_max;
+  return most;
+}
+
+// After the scheduler was away, programs may have come back before their run: they come again.
+void ProgramServer::call_back(TenantId run) {
+  for (auto& [id, session] : sessions_) {
+    if (!session.client || session.doomed) continue;
+    const TenantId tenant = broker_->clients().at(*session.client).tenant;
+    if (broker_->tenants().at(tenant).open) continue;  // it is in a run already
+    const auto above = processes_.run_above(session.peer.pid, runs_);
+    if (above && *above == run) doom(session);
+  }
 }
 
 void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
@@ -257,7 +273,8 @@ void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
   welcome.when_lost = settings_.when_lost;
   wire::put_text(welcome.tenant, sizeof welcome.tenant,
                  broker_->tenants().at(*tenant).is.name.c_str());
-  if (wire::send(session.socket.get(), &welcome.header, false) < 0) doom(session);
+  if (wire::send(session.socket.get(), &welcome.header, false) < 0) return doom(session);
+  call_back(*tenant);
 }
 
 // --- what they are told ------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include "daemon/reactor.h"
 #include "daemon/settings.h"
 #include "daemon/shared_page.h"
+#include "daemon/spare_descriptor.h"
 
 namespace nvshare::daemon {
 
@@ -53,13 +54,14 @@ class ProgramServer final : public Outbox {
   };
 
   void accept_some();
-  void accept_without_descriptors();
   void take(UniqueFd socket);
   void read_some(SessionId id);
   void greet(Session& session, const wire::Header* header);
   void hello(Session& session, const wire::Hello& message);
   void run_begin(Session& session, const wire::RunBegin& message);
   Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
+  core::Limits most_for_a_run(const Peer& peer) const;
+  void call_back(TenantId run);
   Result<TenantId> tenant_of(const Session& session);
   void refuse(Session& session, const std::string& reason);
   void doom(Session& session);
@@ -72,7 +74,7 @@ class ProgramServer final : public Outbox {
   Log& log_;
   Broker* broker_ = nullptr;
   UniqueFd listener_;
-  UniqueFd spare_;  // given up for a moment to take a connection when there are no descriptors
+  SpareDescriptor spare_;
   SessionId next_session_ = 1;
   std::map<SessionId, Session> sessions_;
   std::map<ClientId, SessionId> by_client_;

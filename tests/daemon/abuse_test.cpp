@@ -278,6 +278,31 @@ TEST(ControlAbuse, ManyRequestsInOnePacketAreAllAnswered) {
   })) << lines;
 }
 
+TEST(ControlAbuse, WithoutDescriptorsTheRestIsTurnedAway) {
+  SchedulerProcess scheduler({.arguments = {}, .environment = {}, .descriptors = 40});
+  {
+    std::vector<UniqueFd> connections;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, scheduler.control_socket().c_str(), sizeof address.sun_path - 1);
+    for (int i = 0; i < 60; ++i) {
+      connections.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      // The queue is short: who does not fit in tries again.
+      ASSERT_TRUE(eventually([&] {
+        return connect(connections.back().get(), reinterpret_cast<sockaddr*>(&address),
+                       sizeof address) == 0;
+      })) << i;
+    }
+    EXPECT_TRUE(eventually([&] {
+      char byte;
+      return recv(connections.back().get(), &byte, 1, MSG_DONTWAIT) == 0;
+    })) << "waits in the queue, and wakes the loop for ever";
+    EXPECT_NE(scheduler.log().find("event=out_of_descriptors"), std::string::npos);
+  }
+  EXPECT_TRUE(eventually([&] { return scheduler.status().contains("ok"); }));
+  expect_well(scheduler);
+}
+
 TEST(ControlAbuse, ConnectionsAreBounded) {
   SchedulerProcess scheduler;
   const std::size_t before = scheduler.descriptors();

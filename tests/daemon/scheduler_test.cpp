@@ -114,6 +114,55 @@ TEST(Scheduler, ARunIsATenantForWhatIsBelowIt) {
   EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].empty(); }));
 }
 
+TEST(Scheduler, ARunDoesNotRaiseLimits) {
+  SchedulerProcess scheduler(
+      {.arguments = {}, .environment = {"NVSHARE_DEFAULT_CORES=60", "NVSHARE_DEFAULT_MEMORY=3Gi"}});
+  const auto begun = [&](const std::string& name, int cores, std::uint64_t memory) {
+    TestProgram run(scheduler);
+    EXPECT_TRUE(run.run_begin(name, cores, memory)) << run.refused();
+    json found;
+    const json status = scheduler.status();
+    for (const json& one : status["tenants"]) {
+      if (one["name"] == name) found = {one["cores"], one["memory"], one["priority"]};
+    }
+    run.close();
+    EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].size() < 2; }));
+    return found;
+  };
+  EXPECT_EQ(begun("defaults", 100, 0), json({60, 3 * kGi, 0}));
+  EXPECT_EQ(begun("less", 20, kGi), json({20, kGi, 0}));
+  TestProgram program(scheduler);
+  const auto welcome = program.hello();
+  ASSERT_TRUE(welcome);
+  ASSERT_EQ(scheduler.ask({{"op", "limit"},
+                           {"name", welcome->tenant},
+                           {"cores", 30},
+                           {"memory", 2 * kGi},
+                           {"priority", -3}})["ok"],
+            true);
+  program.close();
+  EXPECT_EQ(begun("operators", 100, 4 * kGi), json({30, 2 * kGi, -3}));
+}
+
+// As after a restart, when programs are back before their run.
+TEST(Scheduler, ARunTakesOverTheProgramsBelowIt) {
+  SchedulerProcess scheduler;
+  TestProgram outside(scheduler);
+  ASSERT_TRUE(outside.hello());
+  Forked below([&] {
+    TestProgram early(scheduler);
+    if (!early.hello()) _exit(1);
+    TestProgram run(scheduler);
+    if (!run.run_begin("train", 40)) _exit(2);
+    if (!early.closed()) _exit(3);
+    TestProgram again(scheduler);
+    const auto welcome = again.hello();
+    if (!welcome || std::string(welcome->tenant) != "train") _exit(4);
+  });
+  EXPECT_EQ(below.wait(), 0);
+  EXPECT_EQ(outside.ask_memory(kGi), true) << "is not below it, and stays";
+}
+
 TEST(Scheduler, RunsAreChecked) {
   SchedulerProcess scheduler;
   const auto refusal = [&](const std::string& name, int cores) {
