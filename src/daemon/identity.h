@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/result.h"
 #include "daemon/records.h"
 
 // Who a process belongs to, from what the kernel says about it.
@@ -17,10 +16,6 @@ std::optional<int> parent_in_stat(std::string_view text);
 // The container's id, or its name under LXC, from the text of /proc/PID/cgroup. Of containers in a
 // container it is the outer one: what is inside was made by whoever is inside.
 std::optional<std::string> container_in_cgroup(std::string_view text);
-
-// What a run may be called: 1 to 63 letters, digits, '.', '_', '-', and not like the tenants that
-// the scheduler names itself.
-Result<void> check_run_name(std::string_view name);
 
 // The process table, or a test's picture of it.
 class Processes {

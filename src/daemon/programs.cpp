@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/run_name.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
