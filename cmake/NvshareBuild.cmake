@@ -44,13 +44,14 @@ function(nvshare_library name)
   target_link_libraries(${name} PUBLIC nvshare_options ${ARG_LINK})
 endfunction()
 
-# nvshare_test(NAME SOURCES... [LINK libs...] [LABELS l...] [TIMEOUT s] [LOCK name]): one GoogleTest
-# program, one ctest entry for each of its cases. Those with the same lock run one at a time.
+# nvshare_test(NAME SOURCES... [LINK libs...] [LABELS l...] [TIMEOUT s] [LOCK name] [ALONE]): one
+# GoogleTest program, one ctest entry for each of its cases. Those with the same lock run one at a
+# time; those that are ALONE run beside no other test at all.
 function(nvshare_test name)
   if(NOT NVSHARE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT;LOCK" "LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "TIMEOUT;LOCK" "LINK;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -61,7 +62,8 @@ function(nvshare_test name)
   endif()
   include(GoogleTest)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" RESOURCE_LOCK "${ARG_LOCK}")
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" RESOURCE_LOCK "${ARG_LOCK}"
+      RUN_SERIAL ${ARG_ALONE})
 endfunction()
 
 # toml++ is used where it is installed; without it, what comes from TOML files is left out and

@@ -2,18 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "base/run_name.h"
+#include "core/config.h"
 #include "wire/messages.h"
 
 namespace nvshare::cli {
+
+static_assert(kLongestName == wire::kNameLength - 1);
+
 namespace {
-
-constexpr std::size_t kLongestName = wire::kNameLength - 1;
-
-// Not isalnum(), which asks the locale.
-bool belongs_in_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-         c == '_' || c == '-';
-}
 
 std::optional<int> whole_number(const Arguments& arguments, std::string_view option, int low,
                                 int high, std::vector<std::string>& wrong) {
@@ -47,6 +44,9 @@ LimitWish read_limits(const Arguments& arguments, std::vector<std::string>& wron
       wrong.push_back(fmt::format("--mem: {}", bytes.error().message));
     } else if (bytes->count <= 0) {
       wrong.push_back(fmt::format("--mem: '{}' is not more than nothing", *text));
+    } else if (*bytes > core::kMostMemory) {
+      wrong.push_back(fmt::format("--mem: '{}' is more than any GPU has ({} at most)", *text,
+                                  to_text(core::kMostMemory)));
     } else {
       wish.memory = *bytes;
     }
@@ -56,23 +56,17 @@ LimitWish read_limits(const Arguments& arguments, std::vector<std::string>& wron
   return wish;
 }
 
-Result<void> check_name(std::string_view name) {
-  bool good = !name.empty() && name.size() <= kLongestName;
-  for (const char c : name) good = good && belongs_in_name(c);
-  if (good) return {};
-  return Error{fmt::format("'{}' is not a name (1 to {} letters, digits, '.', '_', '-')", name,
-                           kLongestName)};
-}
-
 std::string default_name(std::string_view program, long pid) {
   const std::string behind = fmt::format("-{}", pid);
   const std::size_t slash = program.rfind('/');
   std::string name(slash == program.npos ? program : program.substr(slash + 1));
-  if (name.size() > kLongestName - behind.size()) name.resize(kLongestName - behind.size());
   for (char& c : name) {
-    if (!belongs_in_name(c)) c = '_';
+    if (!is_name_letter(c)) c = '_';
   }
-  return (name.empty() ? "program" : name) + behind;
+  if (name.empty()) name = "program";
+  if (is_schedulers_own(name + behind)) name = "run-" + name;
+  if (name.size() > kLongestName - behind.size()) name.resize(kLongestName - behind.size());
+  return name + behind;
 }
 
 }  // namespace nvshare::cli

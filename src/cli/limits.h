@@ -26,10 +26,7 @@ std::vector<Option> limit_options();
 // Reads and checks them; everything that is wrong is added to `wrong`, one entry each.
 LimitWish read_limits(const Arguments& arguments, std::vector<std::string>& wrong);
 
-// A tenant's name: 1 to 63 letters, digits, '.', '_' and '-'.
-Result<void> check_name(std::string_view name);
-
-// A name for a program that was given none: its own and a number, in letters that a name may have.
+// A name for a program that was given none: its own and a number, as check_run_name() wants it.
 std::string default_name(std::string_view program, long pid);
 
 }  // namespace nvshare::cli

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ostream>
 
+#include "base/run_name.h"
 #include "base/suggest.h"
 #include "cli/commands.h"
 #include "cli/find_program.h"
@@ -40,8 +41,8 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
   wanted.words = arguments.positionals();
   wanted.limits = read_limits(arguments, wrong);
   wanted.name = arguments.value("name").value_or(default_name(wanted.words[0], ::getpid()));
-  if (const auto named = check_name(wanted.name); !named) {
-    wrong.push_back("--name: " + named.error().message);
+  if (const auto named = check_run_name(wanted.name); !named) {
+    wrong.push_back(fmt::format("'{}': {}", wanted.name, named.error().message));
   }
   if (!wrong.empty()) return Error{join({wrong.begin(), wrong.end()}, "; ")};
   return wanted;

@@ -116,14 +116,37 @@ TEST_F(Run, WrongValuesStartNothing) {
   const Outcome outcome = run({"--name", "a b", "--cores", "101", "--mem", "0", "--priority", "x",
                                "--", "touch", outer_ + "/touched"});
   EXPECT_EQ(outcome.code(), 2);
-  EXPECT_EQ(outcome.output,
-            "nvshare run: --mem: '0' is not more than nothing; "
-            "--cores: '101' is not a whole number from 1 to 100; "
-            "--priority: 'x' is not a whole number from -10 to 10; "
-            "--name: 'a b' is not a name (1 to 63 letters, digits, '.', '_', '-')\n");
+  EXPECT_EQ(
+      outcome.output,
+      "nvshare run: --mem: '0' is not more than nothing; "
+      "--cores: '101' is not a whole number from 1 to 100; "
+      "--priority: 'x' is not a whole number from -10 to 10; "
+      "'a b': a name has 1 to 63 letters, digits, '.', '_' or '-': give another with --name\n");
   EXPECT_FALSE(fs::exists(outer_ + "/touched"));
   EXPECT_FALSE(fs::exists(directory_));
   EXPECT_EQ(run({}).output, "nvshare run: CMD is missing (see nvshare run --help)\n");
+}
+
+TEST_F(Run, WhatTheSchedulerWouldRefuseStartsNothing) {
+  const Outcome outcome =
+      run({"--name", "user-1000", "--mem", "300000Gi", "--", "echo", "started"});
+  EXPECT_EQ(outcome.code(), 2);
+  EXPECT_EQ(outcome.output,
+            "nvshare run: --mem: '300000Gi' is more than any GPU has (256TiB at most); "
+            "'user-1000': names that begin with 'user-' are the scheduler's own: "
+            "give another with --name\n");
+  EXPECT_FALSE(fs::exists(directory_));
+}
+
+TEST_F(Run, AProgramThatIsCalledLikeTheSchedulersOwnTenantsGetsAnotherName) {
+  const std::string script = outer_ + "/user-tool";
+  std::ofstream(script) << "#!/bin/sh\nexit 0\n";
+  ::chmod(script.c_str(), 0755);
+  Process process = start({script});
+  const pid_t pid = process.pid();
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.code(), 0) << outcome.output;
+  EXPECT_EQ(installed_.runs(), "run-user-tool-" + std::to_string(pid) + " 0 100 0\n");
 }
 
 TEST_F(Run, WhatCannotBeStartedIsKnownBefore) {
@@ -149,11 +172,14 @@ TEST_F(Run, WaitsForASchedulerThatIsAboutToEnd) {
   // It does not answer any more, but still holds the folder.
   std::filesystem::create_directory(directory_);
   std::filesystem::permissions(directory_, std::filesystem::perms::owner_all);
-  Process old({"flock", directory_ + "/scheduler.lock", "sh", "-c", "echo holds; sleep 1"}, {});
+  Process old({"flock", directory_ + "/scheduler.lock", "sh", "-c",
+               "echo holds; until [ -e " + outer_ + "/go ]; do sleep 0.05; done"},
+              {});
   ASSERT_TRUE(old.wait_for_output("holds")) << old.output();
   Process next = start({"true"});
   ::poll(nullptr, 0, 500);
   EXPECT_TRUE(installed_.schedulers().empty());
+  std::ofstream(outer_ + "/go") << "";
   EXPECT_EQ(next.wait().code(), 0);
   EXPECT_EQ(installed_.schedulers().size(), 1u);
 }
@@ -173,6 +199,12 @@ TEST_F(Run, ANameIsGivenOnce) {
   ::kill(first.pid(), SIGTERM);
   EXPECT_EQ(first.wait().signal(), SIGTERM);
   EXPECT_EQ(run({"--name", "train", "--", "echo", "now"}).output, "now\n");
+}
+
+TEST_F(Run, ARefusalIsHeardAlsoWhenTheSchedulerClosedAtOnce) {
+  const Outcome outcome = run({"--name", "refused-unread", "--", "echo", "started"});
+  EXPECT_EQ(outcome.code(), 2);
+  EXPECT_EQ(outcome.output, "nvshare run: refused unread\n");
 }
 
 TEST_F(Run, AnotherVersionIsNotTheUsersMistake) {
@@ -226,7 +258,7 @@ TEST_F(Run, WithoutADriverTheProgramRunsUnshared) {
 }
 
 TEST_F(Run, EndsByTheSignalThatEndedTheProgram) {
-  for (const int signal : {SIGTERM, SIGKILL, SIGSEGV}) {
+  for (const int signal : {SIGTERM, SIGKILL, SIGSEGV, SIGPIPE}) {
     const Outcome outcome = run({"sh", "-c", "kill -" + std::to_string(signal) + " $$"});
     EXPECT_EQ(outcome.signal(), signal) << outcome.output;
   }
@@ -243,6 +275,45 @@ TEST_F(Run, PassesSignalsOn) {
   EXPECT_TRUE(process.wait_for_output("hup"));
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().code(), 9);
+}
+
+TEST_F(Run, AProgramThatIsStoppedAloneIsWaitedFor) {
+  Process process = start({"sh", "-c",
+                           "trap 'exit 4' TERM; echo $$; echo started;"
+                           "while :; do sleep 0.05; done"});
+  ASSERT_TRUE(process.wait_for_output("started")) << process.output();
+  const pid_t program = std::atoi(process.output().c_str());
+  ::kill(program, SIGSTOP);
+  const auto state = [](pid_t pid) {
+    const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
+    const std::size_t name = stat.rfind(") ");
+    return name == stat.npos ? '?' : stat[name + 2];
+  };
+  ASSERT_TRUE(testing::eventually([&] { return state(program) == 'T'; }));
+  ::poll(nullptr, 0, 300);
+  EXPECT_EQ(state(process.pid()), 'S') << "nobody would continue it";
+  ::kill(program, SIGCONT);
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().code(), 4);
+}
+
+// As `nvshare run ... 2>&1 | head` does.
+TEST_F(Run, RunsOnWhenNobodyReadsWhatItTells) {
+  const std::string script = installed_.path("bin/nvshare") + " run -- sh -c 'until [ -e " +
+                             outer_ + "/go ]; do sleep 0.05; done; exit 3'; echo $? >" + outer_ +
+                             "/code";
+  Process process({"bash", "-c", "{ " + script + "; } 2>&1 | true; wait"}, installed_.variables());
+  ASSERT_TRUE(testing::eventually([&] { return !installed_.runs().empty(); }));
+  ::kill(installed_.schedulers().at(0), SIGKILL);
+  Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
+  // The second time, after it has told that the scheduler was gone.
+  EXPECT_TRUE(testing::eventually([&] {
+    const std::string lines = installed_.runs();
+    return std::count(lines.begin(), lines.end(), '\n') == 2;
+  }));
+  std::ofstream(outer_ + "/go") << "";
+  EXPECT_TRUE(testing::eventually([&] { return contents(outer_ + "/code") == "3\n"; }))
+      << contents(outer_ + "/code");
 }
 
 TEST_F(Run, SignalsThatAreIgnoredStayIgnored) {

@@ -98,17 +98,12 @@ TEST_F(RunDirectories, AFolderIsMadeForTheUserAlone) {
   EXPECT_FALSE(make_private(folder_ + "/nowhere/deeper", around_.user));
 }
 
-TEST(Limits, Names) {
-  for (const char* good : {"a", "train-1", "A.b_C-9"}) EXPECT_TRUE(check_name(good)) << good;
-  EXPECT_TRUE(check_name(std::string(63, 'x')));
-  for (const char* bad : {"", "a b", "a/b", "\xc3\xa9", "a\n"}) EXPECT_FALSE(check_name(bad));
-  EXPECT_FALSE(check_name(std::string(64, 'x')));
-}
-
 TEST(Limits, DefaultNamesAreNames) {
   EXPECT_EQ(default_name("/usr/bin/python3", 42), "python3-42");
   EXPECT_EQ(default_name("my program", 42), "my_program-42");
   EXPECT_EQ(default_name("/", 42), "program-42");
+  EXPECT_EQ(default_name("user-tool", 42), "run-user-tool-42");
+  EXPECT_EQ(default_name("user", 42), "run-user-42") << "for user-42 is a user";
   EXPECT_EQ(default_name(std::string(200, 'x'), 4194304), std::string(55, 'x') + "-4194304");
 }
 

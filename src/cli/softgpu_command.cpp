@@ -150,16 +150,20 @@ int run(const Arguments& arguments, Streams streams) {
   if (arguments.positionals().empty()) {
     return mistake(streams, "CMD is missing (see nvshare softgpu --help)");
   }
+  // A card has a scheduler of its own, which would look at another one otherwise. Its folder is
+  // made at once, for whoever connects to a folder that was named does not look whose it is.
+  if (const Surroundings around = surroundings(); !around.chosen) {
+    const std::string own = fmt::format("{}-softgpu-{}", private_directory(around), config->card);
+    if (const auto made = make_private(own, around.user); !made) {
+      return mistake(streams, made.error().message, kFailed);
+    }
+    (*variables)[wire::kRunDirectoryVariable] = own;
+  }
   const auto folder = library_folder();
   if (!folder) return mistake(streams, folder.error().message, kFailed);
   const char* path = std::getenv("LD_LIBRARY_PATH");
   (*variables)["LD_LIBRARY_PATH"] =
       path != nullptr && *path != 0 ? fmt::format("{}:{}", *folder, path) : *folder;
-  // A card has a scheduler of its own, which would look at another one otherwise.
-  if (const Surroundings around = surroundings(); !around.chosen) {
-    (*variables)[wire::kRunDirectoryVariable] =
-        fmt::format("{}-softgpu-{}", private_directory(around), config->card);
-  }
   return become(arguments.positionals(), *variables, streams);
 }
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -78,6 +79,29 @@ TEST(SoftgpuCommand, SaysAllThatIsWrongInOneLineAndStartsNothing) {
             "nvshare softgpu: /nowhere/at/all.toml: cannot be read\n");
   EXPECT_EQ(run({}).code, kBadInput);
   EXPECT_EQ(run({}).err, "nvshare softgpu: CMD is missing (see nvshare softgpu --help)\n");
+}
+
+TEST(SoftgpuCommand, AFolderThatSomebodyElseMadeForTheCardIsNotUsed) {
+  namespace fs = std::filesystem;
+  std::string runtime = testing::TempDir() + "softgpu_command_XXXXXX";
+  ASSERT_NE(::mkdtemp(runtime.data()), nullptr);
+  ::unsetenv("NVSHARE_RUN_DIR");
+  ::setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1);
+  const std::string folder = runtime + "/nvshare-softgpu-mine";
+  const std::string advice = ": remove it, or name another folder in NVSHARE_RUN_DIR\n";
+  fs::create_directory(runtime + "/elsewhere");
+  fs::create_directory_symlink(runtime + "/elsewhere", folder);
+  const Outcome link = run({"--card", "mine", "--", "/bin/false"});
+  EXPECT_EQ(link.code, kFailed);
+  EXPECT_EQ(link.err, "nvshare softgpu: " + folder + " is not a folder" + advice);
+  fs::remove(folder);
+  fs::create_directory(folder);
+  fs::permissions(folder, fs::perms::all);
+  const Outcome open = run({"--card", "mine", "--", "/bin/false"});
+  EXPECT_EQ(open.code, kFailed);
+  EXPECT_EQ(open.err, "nvshare softgpu: " + folder + " can be written to by others" + advice);
+  fs::remove_all(runtime);
+  ::unsetenv("XDG_RUNTIME_DIR");
 }
 
 TEST(SoftgpuCommand, TheHelpListsEverySetting) {

@@ -34,6 +34,7 @@ sigset_t only(int signal) {
 struct Signals {
   sigset_t mask;
   struct sigaction child;
+  struct sigaction pipe;
 };
 
 Signals watch_signals() {
@@ -46,6 +47,10 @@ Signals watch_signals() {
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &usual, &before.child);
+  // Whoever reads what this process tells may go before the program ends.
+  struct sigaction ignored {};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignored, &before.pipe);
   return before;
 }
 
@@ -68,6 +73,7 @@ pid_t start(const Launch& launch, const Signals& before) {
   if (child < 0) return -errno;
   if (child == 0) {
     ::sigaction(SIGCHLD, &before.child, nullptr);
+    ::sigaction(SIGPIPE, &before.pipe, nullptr);
     ::sigprocmask(SIG_SETMASK, &before.mask, nullptr);
     ::execvpe(arguments[0], arguments.data(), environment.data());
     const int error = errno;
@@ -102,6 +108,14 @@ void stop_too(int signal) {
   }
 }
 
+// What a shell with job control stops its jobs with. SIGSTOP is meant for one process alone, and
+// whoever sent it continues that one alone.
+bool stops_a_job(int status) {
+  if (!WIFSTOPPED(status)) return false;
+  const int signal = WSTOPSIG(status);
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
 class Supervisor {
  public:
   Supervisor(pid_t child, TenantConnection connection, int signals)
@@ -134,20 +148,21 @@ class Supervisor {
   }
 
   // What the terminal sends, the kernel sends to the whole group, and the program has it already;
-  // so has it what it sent to its group itself.
+  // so has it what it sent to its group itself. But when a terminal hangs up, the kernel tells the
+  // leader of its session only, and continues it.
   bool is_for_us_alone(const signalfd_siginfo& info) const {
-    return info.ssi_code <= 0 && static_cast<pid_t>(info.ssi_pid) != child_;
+    if (info.ssi_code <= 0) return static_cast<pid_t>(info.ssi_pid) != child_;
+    return (info.ssi_signo == SIGHUP || info.ssi_signo == SIGCONT) && ::getsid(0) == ::getpid();
   }
 
   void collect() {
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
       if (pid != child_) continue;  // somebody that the program left behind
-      if (WIFSTOPPED(status)) {
+      if (stops_a_job(status))
         stop_until_continued(status);
-      } else {
+      else if (!WIFSTOPPED(status))
         end(status);
-      }
       if (ended_) return;
     }
   }
@@ -159,13 +174,13 @@ class Supervisor {
 
   // A shell continues the whole group; whoever continues this process alone means the program too.
   void stop_until_continued(int status) {
-    while (WIFSTOPPED(status)) {
+    while (stops_a_job(status)) {
       stop_too(WSTOPSIG(status));
       const pid_t pid = ::waitpid(child_, &status, WNOHANG | WUNTRACED | WCONTINUED);
       if (pid == 0) ::kill(child_, SIGCONT);
       if (pid <= 0 || WIFCONTINUED(status)) return;
     }
-    end(status);
+    if (!WIFSTOPPED(status)) end(status);
   }
 
   void read_connection() {

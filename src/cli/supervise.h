@@ -28,8 +28,9 @@ struct Ending {
 };
 
 // Starts the program as a child in the same process group, and waits for its end. Passes signals on
-// that reach this process alone, stops and continues with the program, and collects the processes
-// it leaves behind. Leaves the process's signals blocked: whoever calls this is about to end.
+// that reach this process alone, stops and continues with the program as a job of a shell, and
+// collects the processes it leaves behind. Leaves the process's signals blocked: whoever calls this
+// is about to end.
 Ending supervise(const Launch& launch, TenantConnection connection);
 
 // Ends this process as another one ended: the exit code to return, or the same signal.

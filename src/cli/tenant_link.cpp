@@ -26,6 +26,13 @@ Result<Joined> read_answer(const wire::Header* header) {
   return joined;
 }
 
+// As wire::receive. A scheduler that closed before it had read everything has the first call fail;
+// what it said before is there all the same.
+int receive(int connection, void* packet) {
+  const int length = wire::receive(connection, packet, false);
+  return length == -ECONNRESET ? wire::receive(connection, packet, false) : length;
+}
+
 }  // namespace
 
 Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish) {
@@ -46,7 +53,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
     pollfd waiting{connection, POLLIN, 0};
     if (::poll(&waiting, 1, static_cast<int>(left.count())) <= 0) continue;
     alignas(8) char packet[wire::kMaxMessage];
-    const int length = wire::receive(connection, packet, false);
+    const int length = receive(connection, packet);
     if (length == -EAGAIN) continue;
     if (length == 0 || length == -ECONNRESET) {
       return Joined{false, "the scheduler closed the connection", false, true};

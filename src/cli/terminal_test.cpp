@@ -137,5 +137,27 @@ TEST_F(Terminal, StopsAndGoesOnWithTheProgram) {
   EXPECT_TRUE(wait_for("interrupted 1")) << output_;
 }
 
+// As a terminal emulator's window that `nvshare run` was started in: the kernel tells it alone.
+TEST_F(Terminal, AHangUpReachesTheProgramOfASessionLeader) {
+  const std::string told = installed_.folder() + "/told";
+  const std::string script =
+      "trap 'echo hung up >" + told + "; exit 0' HUP; echo started; while :; do sleep 0.05; done";
+  int master = -1;
+  leader_ = ::forkpty(&master, nullptr, nullptr, nullptr);
+  ASSERT_GE(leader_, 0);
+  if (leader_ == 0) {
+    auto variables = installed_.variables();
+    for (std::string& one : variables) ::putenv(one.data());
+    const std::string program = installed_.path("bin/nvshare");
+    ::execl(program.c_str(), program.c_str(), "run", "--", "sh", "-c", script.c_str(),
+            static_cast<char*>(nullptr));
+    ::_exit(99);
+  }
+  master_.reset(master);
+  ASSERT_TRUE(wait_for("started")) << output_;
+  master_.reset();
+  EXPECT_TRUE(eventually([&] { return testing::contents(told) == "hung up\n"; }));
+}
+
 }  // namespace
 }  // namespace nvshare::cli

@@ -184,7 +184,9 @@ Result<TenantId> Broker::tenant_for(const TenantName& name, const core::Limits& 
 
 Result<TenantId> Broker::begin_run(const TenantName& name, const core::Limits& limits, Time now) {
   if (find_tenant(name.name) != nullptr) {
-    return Error{fmt::format("the name '{}' is taken by another tenant that runs now", name.name)};
+    return Error{fmt::format(
+        "the name '{}' is taken by another tenant that runs now: give another with --name",
+        name.name)};
   }
   const auto id = add_tenant(name, limits, now);
   if (id) tenants_.at(*id).open = true;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/run_name.h"
 #include "base/unique_fd.h"
 
 namespace nvshare::daemon {
@@ -17,13 +18,7 @@ namespace {
 
 constexpr std::size_t kIdLength = 64;     // of every container runtime but LXC
 constexpr std::size_t kShownLength = 12;  // of an id in a name, as the runtimes show it
-constexpr std::size_t kLongestName = 63;
-constexpr int kDeepest = 128;  // processes above one another that are looked at
-
-bool is_name_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-         c == '_' || c == '-';
-}
+constexpr int kDeepest = 128;             // processes above one another that are looked at
 
 bool is_hex(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -106,19 +101,6 @@ std::optional<std::string> container_in_cgroup(std::string_view text) {
     if (auto id = container_in_path(line.substr(path))) return id;
   }
   return std::nullopt;
-}
-
-Result<void> check_run_name(std::string_view name) {
-  if (name.empty() || name.size() > kLongestName ||
-      !std::all_of(name.begin(), name.end(), is_name_letter)) {
-    return Error{fmt::format("a name has 1 to {} letters, digits, '.', '_' or '-'", kLongestName)};
-  }
-  for (const std::string_view own : {"user-", "container-"}) {
-    if (name.rfind(own, 0) == 0) {
-      return Error{fmt::format("names that begin with '{}' are the scheduler's own", own)};
-    }
-  }
-  return {};
 }
 
 std::optional<std::string> Processes::read(int pid, std::string_view file) const {

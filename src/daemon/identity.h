@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/result.h"
 #include "daemon/records.h"
 
 // Who a process belongs to, from what the kernel says about it.
@@ -18,10 +17,6 @@ std::optional<int> parent_in_stat(std::string_view text);
 // container it is the outer one: what is inside was made by whoever is inside. What is inside a
 // user's own slice or service manager was made by that user, and is none.
 std::optional<std::string> container_in_cgroup(std::string_view text);
-
-// What a run may be called: 1 to 63 letters, digits, '.', '_', '-', and not like the tenants that
-// the scheduler names itself.
-Result<void> check_run_name(std::string_view name);
 
 // The process table, or a test's picture of it.
 class Processes {

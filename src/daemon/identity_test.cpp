@@ -68,16 +68,6 @@ TEST(Cgroup, WhatIsNoContainerIsNone) {
   }
 }
 
-TEST(RunName, IsChecked) {
-  EXPECT_TRUE(check_run_name("train-1.b_C"));
-  EXPECT_TRUE(check_run_name(std::string(63, 'a')));
-  for (const std::string& bad : {std::string(), std::string(64, 'a'), std::string("two words"),
-                                 std::string("a/b"), std::string("new\nline"), std::string("é"),
-                                 std::string("user-1000"), std::string("container-ab")}) {
-    EXPECT_FALSE(check_run_name(bad)) << bad;
-  }
-}
-
 // A picture of /proc: 30 below 20 below 10 below 1.
 struct Picture : testing::Test {
   Picture() {

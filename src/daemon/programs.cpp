@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/run_name.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {

@@ -23,8 +23,15 @@ TEST_F(Identity, AProgramCannotNameItselfIntoAnothersTenant) {
   Process victim = probe("victim", {"--cores", "90", "--mem", "1Gi"});
   ASSERT_EQ(ask(victim, "start"), "CUDA_SUCCESS");
   Process thief = probe("thief", {"--cores", "10", "--mem", "64Mi"});
-  const std::string answer = ask(thief, "claim victim");
-  EXPECT_NE(answer, "welcome: victim");
+  EXPECT_EQ(ask(thief, "claim victim"),
+            "refused: already inside the run 'thief': its limits hold for all below it");
+  Process stranger = start({probe_program()});
+  EXPECT_EQ(ask(stranger, "claim victim"),
+            "refused: the name 'victim' is taken by another tenant that runs now: "
+            "give another with --name");
+  EXPECT_EQ(ask(stranger, "claim user-0"),
+            "refused: names that begin with 'user-' are the scheduler's own: "
+            "give another with --name");
   ASSERT_EQ(ask(thief, "start"), "CUDA_SUCCESS");
   ASSERT_EQ(ask(thief, "spin 1ms"), "CUDA_SUCCESS");
   EXPECT_EQ(processes("victim").size(), 1u) << "only the victim itself";

@@ -52,10 +52,13 @@ TEST_F(Memory, TheLimitIsExactUnderRaces) {
 
 TEST_F(Memory, ProcessesOfATenantShareTheLimit) {
   const std::string hold = gpu_job() + " --memory 80Mi --pattern bursty --seconds ";
+  // The first holds its memory until it is told to end.
   Process both = run({"--name", "both", "--mem", "128Mi"},
                      {"sh", "-c",
-                      hold + "3 --quiet & sleep 1.5; " + hold + "1; echo second=$?; wait; " + hold +
-                          "1; echo third=$?"});
+                      hold + "60 --quiet & read line; " + hold +
+                          "1; echo second=$?; kill $!; wait; " + hold + "1; echo third=$?"});
+  ASSERT_TRUE(eventually([&] { return allocated("both") >= 80l << 20; }, 30s)) << both.output();
+  both.say("go on");
   ASSERT_TRUE(both.wait(60s)) << both.output();
   EXPECT_NE(both.output().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << both.output();
   EXPECT_NE(both.output().find("second=1"), std::string::npos) << both.output();

@@ -112,9 +112,9 @@ TEST_F(Run, TheTenantIsThereWhileTheProgramIs) {
 class Private : public World {};
 
 TEST_F(Private, ASchedulerComesWithTheFirstProgramAndGoesWithTheLast) {
-  Job first = job("first", {}, {"--seconds", "4"});
+  Job first = job("first", {}, {"--seconds", "60"});
   ASSERT_TRUE(first.process.wait_for("progress", 30s)) << first.process.output();
-  Job second = job("second", {}, {"--seconds", "2"});
+  Job second = job("second", {}, {"--seconds", "60"});
   ASSERT_TRUE(second.process.wait_for("progress", 30s)) << second.process.output();
   const nlohmann::json now = status();
   ASSERT_TRUE(now.contains("scheduler")) << now;
@@ -122,6 +122,8 @@ TEST_F(Private, ASchedulerComesWithTheFirstProgramAndGoesWithTheLast) {
   EXPECT_EQ(now["tenants"].size(), 2u) << "both share one scheduler";
   const pid_t scheduler = now["scheduler"].value("pid", 0);
   ASSERT_GT(scheduler, 0);
+  first.process.signal(SIGTERM);
+  second.process.signal(SIGTERM);
   EXPECT_EQ(first.process.wait(30s).value_or(Ending{}).code, 0);
   EXPECT_EQ(second.process.wait(30s).value_or(Ending{}).code, 0);
   EXPECT_TRUE(eventually([&] { return !status().contains("scheduler"); }, 60s))
@@ -131,7 +133,7 @@ TEST_F(Private, ASchedulerComesWithTheFirstProgramAndGoesWithTheLast) {
 TEST_F(Private, ProgramsThatStartTogetherFindTheSameOne) {
   std::vector<Job> jobs;
   for (int i = 0; i < 5; ++i) {
-    jobs.push_back(job("job" + std::to_string(i), {}, {"--seconds", "2"}));
+    jobs.push_back(job("job" + std::to_string(i), {}, {"--seconds", "60"}));
   }
   EXPECT_TRUE(eventually(
       [&] {
@@ -139,6 +141,9 @@ TEST_F(Private, ProgramsThatStartTogetherFindTheSameOne) {
         return now.contains("tenants") && now["tenants"].size() == 5;
       },
       30s));
+  // One that has not begun with the GPU would end by the signal.
+  for (Job& one : jobs) ASSERT_TRUE(one.process.wait_for("progress", 30s)) << one.process.output();
+  for (Job& one : jobs) one.process.signal(SIGTERM);
   expect_all_good(jobs, 60s);
 }
 

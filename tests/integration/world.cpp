@@ -199,10 +199,23 @@ double World::waited() const {
          std::chrono::duration<double>(now() - begun_);
 }
 
+double World::slack() const {
+  return 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0);
+}
+
+bool World::is_share(double share, double expected) const {
+  return share <= expected + 2 && share >= expected - slack();
+}
+
+void World::expect_share_for(const Job& job, Duration length, double expected) {
+  const double share = measure([&] { return share_for(job, length); },
+                               [&](double one) { return is_share(one, expected); });
+  expect_share(share, expected, job.name);
+}
+
 void World::expect_share(double share, double expected, const std::string& whose) const {
-  const double slack = 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0);
   EXPECT_LE(share, expected + 2) << whose;
-  EXPECT_GE(share, expected - slack)
+  EXPECT_GE(share, expected - slack())
       << whose << " (somebody waited for a processor " << 100 * waited() << " % of the time)";
 }
 

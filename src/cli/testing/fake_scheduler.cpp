@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +35,22 @@ void refuse(int connection, const std::string& why, uint16_t major) {
   wire::send(connection, &refused.header, false);
 }
 
+// Refuses a run before its message was read, and closes. Whoever asked is held meanwhile, so that
+// it finds both at once.
+void refuse_unread(int connection) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+  ::kill(peer.pid, SIGSTOP);
+  refuse(connection, "refused unread", wire::kMajor);
+  ::close(connection);
+  ::kill(peer.pid, SIGCONT);
+}
+
+std::string name_in(const wire::RunBegin& begin) {
+  return std::string(begin.name, wire::text_length(begin.name, sizeof begin.name));
+}
+
 class Server {
  public:
   explicit Server(std::string directory) : directory_(std::move(directory)) {
@@ -51,6 +68,9 @@ class Server {
         if (one.fd == listening_) {
           const int connection = ::accept(listening_, nullptr, nullptr);
           if (connection >= 0) runs_[connection] = "";
+        } else if (is_to_be_refused_unread(one.fd)) {
+          refuse_unread(one.fd);
+          runs_.erase(one.fd);
         } else if (!read_from(one.fd)) {
           ::close(one.fd);
           runs_.erase(one.fd);
@@ -60,6 +80,15 @@ class Server {
   }
 
  private:
+  static bool is_to_be_refused_unread(int connection) {
+    alignas(8) char packet[wire::kMaxMessage];
+    const auto length = ::recv(connection, packet, sizeof packet, MSG_PEEK | MSG_DONTWAIT);
+    if (length <= 0) return false;
+    const auto* begin =
+        wire::as<wire::RunBegin>(wire::look_at(packet, static_cast<size_t>(length)));
+    return begin != nullptr && name_in(*begin) == "refused-unread";
+  }
+
   bool read_from(int connection) {
     alignas(8) char packet[wire::kMaxMessage];
     const int length = wire::receive(connection, packet, false);
@@ -67,7 +96,7 @@ class Server {
     const auto* begin =
         wire::as<wire::RunBegin>(wire::look_at(packet, static_cast<size_t>(length)));
     if (begin == nullptr) return false;
-    const std::string name(begin->name, wire::text_length(begin->name, sizeof begin->name));
+    const std::string name = name_in(*begin);
     if (name == "of-another-version") {
       refuse(connection, "speaks another version", wire::kMajor + 1);
       return false;
