@@ -26,7 +26,7 @@ struct GpuInfo {
   std::string uuid;
   std::string name;
   Bytes memory;
-  std::optional<Bytes> memory_used;  // by everyone, where NVML tells
+  std::optional<Bytes> memory_used;   // by everyone, where NVML tells
   std::optional<double> utilisation;  // percent
   long clients = 0;
   long running = 0;

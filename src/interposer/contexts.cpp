@@ -1,7 +1,7 @@
 // Contexts come and go. With the first one on a device its link to the scheduler is made; with a
 // context goes all that is known of its streams and of its memory.
 #include "interposer/bodies.h"
-#include "interposer/link.h"
+#include "interposer/link_state.h"
 #include "interposer/memory.h"
 #include "interposer/records.h"
 
@@ -18,14 +18,15 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
 template <FunctionId id>
 CUresult destroy(CUcontext context) {
   const uint64_t mark = memory_mark();
-  CUresult result;
-  {
-    HoldMarkers hold;
-    result = real<id>(context);
-    if (result != CUDA_SUCCESS) return result;
-    if (id == FunctionId::cuCtxDetach && !memory_last_attachment(context)) return result;
-    hold.gone(context);
+  set_leaving(context, true);
+  const CUresult result = real<id>(context);
+  const bool gone =
+      result == CUDA_SUCCESS && (id != FunctionId::cuCtxDetach || memory_last_attachment(context));
+  if (!gone) {
+    set_leaving(context, false);
+    return result;
   }
+  HoldMarkers().gone(context);
   memory_context_gone(context, mark);
   return result;
 }
@@ -34,19 +35,19 @@ CUresult destroy(CUcontext context) {
 template <FunctionId id>
 CUresult give_back_primary(CUdevice device) {
   const uint64_t mark = memory_mark();
-  CUresult result;
-  CUcontext ended = nullptr;
-  {
-    HoldMarkers hold;
-    result = real<id>(device);
-    unsigned flags = 0;
-    int active = 1;
-    if (result == CUDA_SUCCESS &&
-        real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active) == CUDA_SUCCESS &&
-        active == 0) {
-      ended = hold.primary_gone(device);
-    }
+  const CUcontext context = primary_of(device);
+  set_leaving(context, true);
+  const CUresult result = real<id>(device);
+  unsigned flags = 0;
+  int active = 1;
+  if (result == CUDA_SUCCESS) {
+    real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active);
   }
+  if (active != 0) {
+    set_leaving(context, false);
+    return result;
+  }
+  const CUcontext ended = HoldMarkers().primary_gone(device);
   if (ended != nullptr) memory_context_gone(ended, mark);
   return result;
 }
@@ -97,10 +98,17 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
 CUresult cuCtxDetach(CUcontext ctx) {
   return destroy<FunctionId::cuCtxDetach>(ctx);
 }
-// Its streams are destroyed by the program before or die with it; nobody places a marker meanwhile.
 CUresult cuGreenCtxDestroy(CUgreenCtx ctx) {
-  HoldMarkers hold;
-  return real<FunctionId::cuGreenCtxDestroy>(ctx);
+  CUcontext context = nullptr;
+  if (any_link()) real<FunctionId::cuCtxFromGreenCtx>(&context, ctx);
+  set_leaving(context, true);
+  const CUresult result = real<FunctionId::cuGreenCtxDestroy>(ctx);
+  if (result == CUDA_SUCCESS && context != nullptr) {
+    HoldMarkers().gone(context);
+  } else {
+    set_leaving(context, false);
+  }
+  return result;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   return give_back_primary<FunctionId::cuDevicePrimaryCtxRelease>(device);

@@ -1,6 +1,7 @@
 #include "interposer/link.h"
 
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "interposer/fork.h"
@@ -42,15 +43,10 @@ bool identify(Link& link, CUdevice device) {
   return true;
 }
 
-// Runs before the driver's own end, which registered itself earlier.
+// Runs before the driver's own end, which registered itself earlier. A grant that is held goes back
+// when the process is gone.
 void at_exit() {
   stop_looking();
-  for (Link& link : g_links) {
-    if (!link.made) continue;
-    link.gate.state = kFree;
-    link.turn.fetch_add(1);
-    futex_wake(link.turn, kEveryone);
-  }
 }
 
 // The first time a device is used. Without a scheduler the gate stands open, and the thread keeps
@@ -60,7 +56,7 @@ void make_link(Link& link, CUdevice device) {
   const bool barrier = prepare_barrier();
   const bool connected = connect_link(link);
   if (!connected) {
-    link.running_free = true;
+    link.running_free = link.unnoted = true;
     link.gate.state = kFree;
   }
   link.made = true;
@@ -109,7 +105,7 @@ Asking ask(Link& link, uint64_t bytes, Request** place) {
     request.answer = Request::kWaits;
     request.connection = link.connection;
     // A connection that fails here is given up by the link's thread, which answers everyone.
-    wire::send(link.socket, &message.header, true);
+    tell(link, message.header);
     *place = &request;
     return Asking::Waits;
   }
@@ -124,10 +120,16 @@ void take_back(Link& link, uint64_t bytes, uint64_t connection) {
   if (link.phase == Phase::Unmanaged || link.connection == connection) return;
   auto message = wire::make<wire::MemoryFreed>();
   message.bytes = bytes;
-  wire::send(link.socket, &message.header, true);
+  tell(link, message.header);
 }
 
 }  // namespace
+
+void tell(Link& link, const wire::Header& message) {
+  if (link.socket >= 0 && wire::send(link.socket, &message, true) != 0) {
+    shutdown(link.socket, SHUT_RDWR);
+  }
+}
 
 bool any_link() {
   return g_link_count.load(std::memory_order_relaxed) > 0;
@@ -184,7 +186,8 @@ void wait_for_grant(Link& link) {
     if (link.gate.state.load() != kClosed) return;
     if (link.phase == Phase::Idle) {
       auto message = wire::make<wire::RequestGrant>();
-      if (wire::send(link.socket, &message.header, true) == 0) link.phase = Phase::Asked;
+      tell(link, message.header);
+      link.phase = Phase::Asked;
     }
     link.waiting.fetch_add(1);
   }
@@ -231,7 +234,7 @@ void memory_freed(Gate& gate, uint64_t bytes) {
   if (link.phase == Phase::Unmanaged) return;
   auto message = wire::make<wire::MemoryFreed>();
   message.bytes = bytes;
-  wire::send(link.socket, &message.header, true);
+  tell(link, message.header);
 }
 
 MemoryView memory_view(Gate& gate) {

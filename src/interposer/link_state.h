@@ -32,6 +32,7 @@ struct Origin {
   std::atomic<uint64_t> interval{0};
   std::atomic<CUevent> event{nullptr};
   std::atomic<CUcontext> context{nullptr};
+  std::atomic<uint64_t> started_at{0};
   uint64_t intervals = 0;
 };
 
@@ -58,6 +59,7 @@ struct Link {
   uint64_t total_used = 0;
   Origin origin;
   bool running_free = false;
+  bool unnoted = false;      // what was submitted while running free is in nobody's books
   bool looking = false;      // running free, and no calls pass
   uint64_t passes_seen = 0;  // running free
   uint64_t passes_changed_at = 0;
@@ -75,6 +77,10 @@ struct Link {
   std::atomic<wire::Page*> page{nullptr};  // null: nobody looks at it
   void* page_memory = nullptr;             // where it is mapped, now or before
 };
+
+// Sends to the scheduler, with the link's mutex held. A message that cannot be sent would leave the
+// two ends with different ideas: the connection ends, and the next hello puts things right.
+void tell(Link& link, const wire::Header& message);
 
 // Whether any device is used yet.
 bool any_link();

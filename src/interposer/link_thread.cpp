@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "interposer/link_state.h"
@@ -33,7 +31,7 @@ constexpr uint64_t kPatience =
     500 * kMillisecond;  // with work in flight while threads wait at the gate
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kLookForScheduler = kSecond;
-constexpr int kHelloTimeout = 5;  // seconds
+constexpr int kHelloTimeout = 1;  // seconds; also of every message later
 
 // --- connecting --------------------------------------------------------------------------------
 
@@ -84,7 +82,9 @@ wire::Hello hello_of(const Link& link) {
 bool take_welcome(Link& link, int socket) {
   alignas(8) char buffer[wire::kMaxMessage];
   int page = -1;
-  const int length = wire::receive(socket, buffer, true, &page);
+  int length = wire::receive(socket, buffer, true, &page);
+  // Who is refused before the hello was read finds that first, and then the reason.
+  if (length == -ECONNRESET) length = wire::receive(socket, buffer, true, &page);
   const wire::Header* header =
       length > 0 ? wire::look_at(buffer, static_cast<size_t>(length)) : nullptr;
   const auto* welcome = wire::as<wire::Welcome>(header);
@@ -106,6 +106,7 @@ bool take_welcome(Link& link, int socket) {
 // --- the gate, by the link's thread alone ------------------------------------------------------
 
 void open_gate(Link& link, uint32_t state) {
+  if (state == kFree) link.unnoted = true;
   link.gate.state = state;
   link.turn.fetch_add(1);
   futex_wake(link.turn, kEveryone);
@@ -128,8 +129,8 @@ bool pump(Link& link);
 // stream is taken for busy. False while somebody is.
 bool out_of_the_open(Link& link) {
   if (!nobody_inside(link.gate)) return false;
-  if (link.running_free) assume_all_busy(link.gate);
-  link.running_free = false;
+  if (link.unnoted) assume_all_busy(link.gate);
+  link.unnoted = false;
   return true;
 }
 
@@ -140,7 +141,7 @@ bool out_of_the_open(Link& link) {
 Done drain(Link& link) {
   Done done;
   uint64_t patient_since = now_ns();
-  bool connected = true;
+  const bool connected = link.phase == Phase::Stopping;
   for (unsigned turns = 0;; ++turns) {
     const uint64_t now = now_ns();
     if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
@@ -157,7 +158,11 @@ Done drain(Link& link) {
     } else {
       sleep_ns(20 * kMicrosecond);
     }
-    if (connected && turns % 16 == 15) connected = pump(link);
+    if (turns % 16 != 15) continue;
+    // Without a scheduler there is nobody to wait for.
+    if (connected && link.socket >= 0 && !pump(link)) break;
+    Lock lock(link.mutex);
+    publish(link, now);
   }
   return done;
 }
@@ -187,7 +192,7 @@ void stop(Link& link) {
   link.total_used += message.used;
   link.meter.begin(now);
   link.phase = message.more_work != 0 ? Phase::Asked : Phase::Idle;
-  if (link.socket >= 0) wire::send(link.socket, &message.header, true);
+  tell(link, message.header);
 }
 
 // --- messages ----------------------------------------------------------------------------------
@@ -197,7 +202,7 @@ void take(Link& link, const wire::Grant& message) {
   if (link.phase != Phase::Asked) {  // not asked for
     auto back = wire::make<wire::Released>();
     back.grant = message.grant;
-    wire::send(link.socket, &back.header, true);
+    tell(link, back.header);
     return;
   }
   link.phase = Phase::Holding;
@@ -229,6 +234,8 @@ void take(Link& link, const wire::Mode& message) {
       if (out_of_the_open(link)) break;
       sleep_ns(20 * kMicrosecond);
     }
+    // Who is still inside is waited for when the gate closes next; what is there now is noted.
+    if (link.unnoted) assume_all_busy(link.gate);
   }
   {
     Lock lock(link.mutex);
@@ -340,7 +347,7 @@ void serve_connection(Link& link) {
                         patience % static_cast<int64_t>(kSecond)};
     ppoll(&poll, 1, patience < 0 ? nullptr : &time, nullptr);
     if (poll.revents != 0 && !pump(link)) return;
-    if (link.phase == Phase::Holding && look(link)) stop(link);
+    if (link.phase == Phase::Holding && !stopped_looking() && look(link)) stop(link);
   }
 }
 
@@ -366,7 +373,7 @@ void lose(Link& link) {
 // Before it says hello again nothing of it may be on the GPU.
 bool come_back(Link& link, int socket) {
   const uint32_t before = link.gate.state.load();
-  if (before != kClosed) {
+  if (link.made) {
     close_gate(link.gate);
     drain(link);
   }
@@ -391,11 +398,8 @@ bool come_back(Link& link, int socket) {
 bool connect_link(Link& link) {
   char path[108];
   if (!socket_path(path)) return false;
-  const int socket = wire::connect_to(path);
+  const int socket = wire::connect_to(path, kHelloTimeout);
   if (socket < 0) return false;
-  const timeval limit{kHelloTimeout, 0};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (come_back(link, socket)) return true;
   close(socket);
   return false;

@@ -21,6 +21,8 @@ struct Chunk {
 struct KnownContext {
   CUcontext context = nullptr;
   Gate* gate = nullptr;
+  CUevent origin = nullptr;  // where the meter began to run, when it began in this context
+  bool leaving = false;      // the driver is destroying it: nobody touches it
 };
 
 // Everything below is under this, but for what a record says of itself.
@@ -28,7 +30,7 @@ Mutex g_mutex;
 Chunk* g_chunks = nullptr;
 KnownContext g_contexts[kMaxContexts];
 CUcontext g_primary[kMaxDevices];
-bool g_ending = false;
+std::atomic<bool> g_ending{false};
 // Changes when a record goes: what threads remember of them is stale then.
 std::atomic<uint32_t> g_version{1};
 
@@ -39,6 +41,13 @@ void for_each_record(Visit visit) {
       if (record.in_use) visit(record);
     }
   }
+}
+
+KnownContext* known(CUcontext context) {
+  for (KnownContext& one : g_contexts) {
+    if (context != nullptr && one.context == context) return &one;
+  }
+  return nullptr;
 }
 
 CUstream normal(Destination destination) {
@@ -54,7 +63,6 @@ bool is_default(CUstream stream) {
 class Relaxed {
  public:
   Relaxed() {
-    if (g_captures.load(std::memory_order_relaxed) == 0) return;
     exchanged_ = real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode_) == CUDA_SUCCESS;
   }
   ~Relaxed() {
@@ -71,6 +79,14 @@ class Within {
  public:
   explicit Within(CUcontext context)
       : pushed_(real<FunctionId::cuCtxPushCurrent_v2>(context) == CUDA_SUCCESS) {}
+  // A thread that submits to a stream mostly has its context current already.
+  explicit Within(const StreamRecord& record) : pushed_(false) {
+    CUcontext current = nullptr;
+    real<FunctionId::cuCtxGetCurrent>(&current);
+    if (current != record.context) {
+      pushed_ = real<FunctionId::cuCtxPushCurrent_v2>(record.context) == CUDA_SUCCESS;
+    }
+  }
   ~Within() {
     CUcontext popped;
     if (pushed_) real<FunctionId::cuCtxPopCurrent_v2>(&popped);
@@ -112,7 +128,9 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->stream = stream;
   record->thread = thread;
   record->orphan = false;
-  record->submitted = record->done = record->marked = record->done_at = 0;
+  // Counting goes on: who waited for the stream that was here before may still say what is done.
+  record->done = record->marked = record->submitted.load();
+  record->done_at = record->last_call_at = 0;
   record->first = record->outstanding = 0;
   record->last_placed_at = 0;
   record->window = Window{};
@@ -128,10 +146,6 @@ void release_record(StreamRecord& record, bool destroy_events) {
     }
     marker = Marker{};
   }
-  if (destroy_events && record.origin != nullptr) {
-    real<FunctionId::cuEventDestroy_v2>(record.origin);
-  }
-  record.origin = nullptr;
   record.in_use = false;
   g_version.fetch_add(1);
 }
@@ -187,10 +201,16 @@ void retire(StreamRecord& record, uint64_t now) {
   while (record.outstanding > 0) {
     const Marker& oldest = record.ring[record.first];
     const CUresult result = real<FunctionId::cuEventQuery>(oldest.event);
-    if (result == CUDA_ERROR_NOT_READY) return;
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_CAPTURED_EVENT) {
-      return take_for_done(record, now);
+    if (result == CUDA_ERROR_NOT_READY || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+        result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+      return;
     }
+    if (result == CUDA_ERROR_CAPTURED_EVENT) {  // the stream joined a capture just before it
+      record.outstanding = 0;
+      record.marked = record.done.load();
+      return;
+    }
+    if (result != CUDA_SUCCESS) return take_for_done(record, now);
     if (record.outstanding >= record.window.markers()) record.window.learn(now - oldest.placed_at);
     note_done_at(record, oldest.count, now);
     note_elapsed(record, oldest.event);
@@ -199,25 +219,29 @@ void retire(StreamRecord& record, uint64_t now) {
   }
 }
 
-// Behind everything that has been submitted. The stream's context is current.
+// Behind everything that has been submitted. The stream's context is current. With all markers
+// outstanding, the newest moves back.
 void place(StreamRecord& record, uint64_t now) {
-  if (record.outstanding == Window::kMarkers) return;
   if (is_captured({record.stream, false})) return;
   const uint64_t submitted = record.submitted.load();
-  Marker& marker = record.ring[(record.first + record.outstanding) % Window::kMarkers];
+  const bool full = record.outstanding == Window::kMarkers;
+  const uint32_t index = record.first + record.outstanding - (full ? 1 : 0);
+  Marker& marker = record.ring[index % Window::kMarkers];
   if (marker.event == nullptr &&
       real<FunctionId::cuEventCreate>(&marker.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
     marker.event = nullptr;
     return take_for_done(record, now);
   }
   if (real<FunctionId::cuEventRecord>(marker.event, record.stream) != CUDA_SUCCESS) {
+    real<FunctionId::cuEventDestroy_v2>(marker.event);
+    marker.event = nullptr;
     return take_for_done(record, now);
   }
   marker.count = submitted;
   marker.placed_at = now;
   record.marked = submitted;
   record.last_placed_at = now;
-  ++record.outstanding;
+  if (!full) ++record.outstanding;
 }
 
 // What the link's thread does with one record: retires markers, and places one behind work that has
@@ -256,12 +280,12 @@ bool is_captured(Destination destination) {
 
 void note_context(Gate& gate, CUcontext context) {
   Lock lock(g_mutex);
-  KnownContext* empty = nullptr;
-  for (KnownContext& known : g_contexts) {
-    if (known.context == context) return;
-    if (known.context == nullptr && empty == nullptr) empty = &known;
+  if (known(context) != nullptr) return;
+  for (KnownContext& one : g_contexts) {
+    if (one.context != nullptr) continue;
+    one = {context, &gate};
+    break;
   }
-  if (empty != nullptr) *empty = {context, &gate};
   make_record(gate, context, stream_legacy(), nullptr);
 }
 
@@ -273,16 +297,19 @@ void note_primary(CUdevice device, CUcontext context) {
 
 Gate* gate_of_context(CUcontext context) {
   Lock lock(g_mutex);
-  for (const KnownContext& known : g_contexts) {
-    if (known.context == context) return known.gate;
-  }
-  return nullptr;
+  const KnownContext* found = known(context);
+  return found != nullptr ? found->gate : nullptr;
 }
 
 void note_stream(CUstream stream) {
   const CUcontext context = context_of(stream);
   Gate* gate = gate_of_context(context);
-  if (gate == nullptr) return;
+  if (gate == nullptr) {  // a green context that the program never asked for
+    const Within within(context);
+    gate = within ? gate_of_current_device() : nullptr;
+    if (gate == nullptr) return;
+    note_context(*gate, context);
+  }
   Lock lock(g_mutex);
   make_record(*gate, context, stream, nullptr);
 }
@@ -305,11 +332,12 @@ HoldMarkers::~HoldMarkers() {
 void HoldMarkers::leaving(CUstream stream) {
   StreamRecord* record = find(nullptr, stream, nullptr);
   if (record == nullptr) return;
+  Relaxed relaxed;
   const Within within(record->context);
   Lock lock(record->mutex);
-  // Running free, nothing was noted of what was submitted.
-  if (record->gate->state.load() == kFree) record->submitted.fetch_add(1);
-  if (within && record->marked < record->submitted) place(*record, now_ns());
+  // While running free nobody counted what was submitted: there may always be something in it.
+  record->submitted.fetch_add(1);
+  if (within) place(*record, now_ns());
   // Nobody can place one later, so what has no marker now would never be done.
   if (record->marked < record->submitted) take_for_done(*record, now_ns());
   record->orphan = true;
@@ -320,9 +348,22 @@ void HoldMarkers::gone(CUcontext context) {
   for_each_record([&](StreamRecord& record) {
     if (record.context == context) release_record(record, false);
   });
-  for (KnownContext& known : g_contexts) {
-    if (known.context == context) known = {};
-  }
+  KnownContext* found = known(context);
+  if (found == nullptr) return;
+  Origin& origin = found->gate->link->origin;
+  if (origin.context.load() == context) origin.interval = 0;
+  *found = {};
+}
+
+void set_leaving(CUcontext context, bool leaving) {
+  Lock lock(g_mutex);
+  if (KnownContext* found = known(context)) found->leaving = leaving;
+}
+
+CUcontext primary_of(CUdevice device) {
+  if (device < 0 || device >= kMaxDevices) return nullptr;
+  Lock lock(g_mutex);
+  return g_primary[device];
 }
 
 CUcontext HoldMarkers::primary_gone(CUdevice device) {
@@ -394,23 +435,28 @@ void note_submission(StreamRecord& record) {
   const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
   if (since < record.window.stride() && record.thread == nullptr) return;
   Relaxed relaxed;
+  const Within within(record);
   Lock lock(record.mutex);
   place(record, now_ns());
 }
 
 void place_origin(StreamRecord& record) {
   Relaxed relaxed;
+  const Within within(record);
   Origin& origin = record.gate->link->origin;
   origin.interval.store(0);
-  Lock lock(record.mutex);
-  if (record.origin == nullptr &&
-      real<FunctionId::cuEventCreate>(&record.origin, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
-    record.origin = nullptr;
+  Lock lock(g_mutex);
+  KnownContext* context = known(record.context);
+  if (context == nullptr || context->leaving) return;
+  if (context->origin == nullptr &&
+      real<FunctionId::cuEventCreate>(&context->origin, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+    context->origin = nullptr;
     return;
   }
-  if (real<FunctionId::cuEventRecord>(record.origin, record.stream) != CUDA_SUCCESS) return;
-  origin.event = record.origin;
+  if (real<FunctionId::cuEventRecord>(context->origin, record.stream) != CUDA_SUCCESS) return;
+  origin.event = context->origin;
   origin.context = record.context;
+  origin.started_at = now_ns();
   origin.interval.store(++origin.intervals, std::memory_order_release);
 }
 
@@ -433,15 +479,22 @@ void note_done(StreamRecord& record, uint64_t submitted) {
 bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) {
   bool in_flight = false;
   *done = {};
-  Relaxed relaxed;
   Lock lock(g_mutex);
+  Relaxed relaxed;
   if (g_ending) {
     done->since = now;
     return false;
   }
   const uint64_t interval = gate.link->origin.interval.load();
+  const uint64_t started_at = gate.link->origin.started_at.load();
+  bool all_told = interval != 0;
   for_each_record([&](StreamRecord& record) {
     if (record.gate != &gate) return;
+    const KnownContext* context = known(record.context);
+    if (context != nullptr && context->leaving) {
+      in_flight = true;  // as long as the driver waits for what is in it
+      return;
+    }
     if (record.busy() || record.outstanding > 0) look_at(record, spacing, now);
     if (record.busy()) {
       in_flight = true;
@@ -450,10 +503,13 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
       return;
     }
     if (record.done_at.load() > done->since) done->since = record.done_at.load();
+    if (record.interval != interval && record.done_at.load() > started_at) all_told = false;
     if (record.interval == interval && record.elapsed > done->elapsed) {
       done->elapsed = record.elapsed;
     }
   });
+  // What ran in another context is not on the same clock.
+  if (!all_told) done->elapsed = 0;
   return in_flight;
 }
 
@@ -471,13 +527,17 @@ void stop_looking() {
   g_ending = true;
 }
 
+bool stopped_looking() {
+  return g_ending;
+}
+
 void forget_records_after_fork() {
   g_mutex.reset_after_fork();
   for_each_record([](StreamRecord& record) {
     record.mutex.reset_after_fork();
     record.in_use = false;
   });
-  for (KnownContext& known : g_contexts) known = {};
+  for (KnownContext& one : g_contexts) one = {};
   for (CUcontext& primary : g_primary) primary = nullptr;
   g_captures = 0;
   g_version.fetch_add(1);

@@ -37,9 +37,8 @@ struct StreamRecord {
   std::atomic<uint32_t> outstanding{0};
   uint64_t last_placed_at = 0;
   Window window;
-  CUevent origin = nullptr;  // where the meter began to run, when it began here
-  uint64_t interval = 0;     // of the meter, which `elapsed` is about
-  uint64_t elapsed = 0;      // from the meter's origin to the last marker that is done, by the GPU
+  uint64_t interval = 0;  // of the meter, which `elapsed` is about
+  uint64_t elapsed = 0;   // from the meter's origin to the last marker that is done, by the GPU
 
   bool busy() const { return done.load() < submitted.load(); }
 };
@@ -55,8 +54,8 @@ void note_stream(CUstream stream);
 // A thread is gone, and its default streams with it.
 void note_thread_gone(const Slot& slot);
 
-// Held while the driver destroys a context or stream, or begins a capture: nobody places a marker
-// meanwhile.
+// Held while the driver destroys a stream, or a stream begins or joins a capture: nobody places a
+// marker meanwhile.
 class HoldMarkers {
  public:
   HoldMarkers();
@@ -68,6 +67,12 @@ class HoldMarkers {
   // The device's primary context is; answers which that was, if it was noted.
   CUcontext primary_gone(CUdevice device);
 };
+
+// The driver is destroying a context, which may take as long as what is in it: nobody touches it
+// meanwhile, and it counts as busy.
+void set_leaving(CUcontext context, bool leaving);
+// The device's primary context, when it was noted; null otherwise.
+CUcontext primary_of(CUdevice device);
 
 // How many captures are going on, as far as was seen: while none are, nobody asks the driver.
 extern std::atomic<int> g_captures;
@@ -109,5 +114,6 @@ void assume_all_busy(Gate& gate);
 void forget_records_after_fork();
 // The process is about to end, and the driver with it: nobody looks at the GPU any more.
 void stop_looking();
+bool stopped_looking();
 
 }  // namespace nvshare::interposer

@@ -26,6 +26,14 @@ CUresult begin_capture(Arguments... arguments) {
   return result;
 }
 
+// A stream that waits for an event of a capture joins it.
+template <FunctionId id>
+CUresult wait_for_event(CUstream stream, CUevent event, unsigned flags) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return real<id>(stream, event, flags);
+  HoldMarkers hold;
+  return real<id>(stream, event, flags);
+}
+
 bool is_capturing(CUstream stream, bool per_thread) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (per_thread) {
@@ -143,6 +151,12 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
                                           size_t num_dependencies, CUstreamCaptureMode mode) {
   return begin_capture<FunctionId::cuStreamBeginCaptureToGraph_ptsz>(
       stream, graph, dependencies, dependency_data, num_dependencies, mode);
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  return wait_for_event<FunctionId::cuStreamWaitEvent>(stream, event, flags);
+}
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) {
+  return wait_for_event<FunctionId::cuStreamWaitEvent_ptsz>(stream, event, flags);
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return end_capture<FunctionId::cuStreamEndCapture>(stream, graph, false);

@@ -4,11 +4,28 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 namespace nvshare::wire {
 namespace {
+
+// Not through libc's functions, in which a thread may be cancelled: the interposer would die with
+// its locks held.
+int do_connect(int socket, const sockaddr_un& address) {
+  return static_cast<int>(syscall(SYS_connect, socket, &address, sizeof address));
+}
+ssize_t do_send(int socket, const msghdr& packet, int flags) {
+  return syscall(SYS_sendmsg, socket, &packet, flags);
+}
+ssize_t do_receive(int socket, msghdr& packet, int flags) {
+  return syscall(SYS_recvmsg, socket, &packet, flags);
+}
+void do_close(int fd) {
+  syscall(SYS_close, fd);
+}
 
 bool fill(sockaddr_un& address, const char* path) {
   address = {};
@@ -26,7 +43,7 @@ int new_socket(int flags) {
 // Closes `fd` and says what went wrong before.
 int give_up(int fd) {
   const int error = errno;
-  close(fd);
+  do_close(fd);
   return -error;
 }
 
@@ -35,16 +52,36 @@ union Control {
   cmsghdr align;
 };
 
+// The room for one descriptor is, for the sake of alignment, room for two: whoever sends more than
+// one must not be able to leave any here.
+void keep_first(const cmsghdr* head, int* fd) {
+  const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < count; ++i) {
+    int received;
+    memcpy(&received, CMSG_DATA(head) + i * sizeof received, sizeof received);
+    if (*fd < 0) {
+      *fd = received;
+    } else {
+      do_close(received);
+    }
+  }
+}
+
 }  // namespace
 
-int connect_to(const char* path) {
+int connect_to(const char* path, int timeout) {
   sockaddr_un address;
   if (!fill(address, path)) return -ENAMETOOLONG;
   const int fd = new_socket(0);
   if (fd < 0) return -errno;
+  const timeval limit{timeout, 0};
+  if (timeout > 0) {
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  }
   int result;
   do {
-    result = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    result = do_connect(fd, address);
   } while (result < 0 && errno == EINTR);
   return result < 0 ? give_up(fd) : fd;
 }
@@ -52,7 +89,7 @@ int connect_to(const char* path) {
 int listen_at(const char* path, unsigned mode) {
   const int probe = connect_to(path);
   if (probe >= 0) {
-    close(probe);
+    do_close(probe);
     return -EADDRINUSE;
   }
   if (probe == -ECONNREFUSED) unlink(path);
@@ -82,7 +119,7 @@ int send(int socket, const Header* message, bool wait, int fd) {
   }
   ssize_t sent;
   do {
-    sent = sendmsg(socket, &packet, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+    sent = do_send(socket, packet, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
   } while (sent < 0 && errno == EINTR);
   return sent < 0 ? -errno : 0;
 }
@@ -94,26 +131,20 @@ int receive(int socket, void* buffer, bool wait, int* fd) {
   packet.msg_iov = &part;
   packet.msg_iovlen = 1;
   Control control{};
-  packet.msg_control = control.bytes;
-  packet.msg_controllen = sizeof control.bytes;
+  if (fd != nullptr) {
+    packet.msg_control = control.bytes;
+    packet.msg_controllen = sizeof control.bytes;
+  }
   ssize_t length;
   do {
-    length = recvmsg(socket, &packet, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
+    length = do_receive(socket, packet, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
   } while (length < 0 && errno == EINTR);
   if (length < 0) return -errno;
   for (cmsghdr* head = CMSG_FIRSTHDR(&packet); head != nullptr; head = CMSG_NXTHDR(&packet, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    if (head->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int received;
-    memcpy(&received, CMSG_DATA(head), sizeof received);
-    if (fd != nullptr && *fd < 0) {
-      *fd = received;
-    } else {
-      close(received);
-    }
+    if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) keep_first(head, fd);
   }
   if ((packet.msg_flags & MSG_TRUNC) != 0) {
-    if (fd != nullptr && *fd >= 0) close(*fd);
+    if (fd != nullptr && *fd >= 0) do_close(*fd);
     if (fd != nullptr) *fd = -1;
     return -EMSGSIZE;
   }

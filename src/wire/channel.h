@@ -13,8 +13,9 @@ inline constexpr const char* kSchedulerLock = "scheduler.lock";  // held as long
 inline constexpr const char* kRunDirectoryVariable = "NVSHARE_RUN_DIR";
 inline constexpr const char* kSystemRunDirectory = "/run/nvshare";
 
-// A connected descriptor (close-on-exec, blocking).
-int connect_to(const char* path);
+// A connected descriptor (close-on-exec, blocking). With a timeout (seconds) connecting, sending and
+// receiving give up after it, with -EAGAIN.
+int connect_to(const char* path, int timeout = 0);
 // A listening descriptor (close-on-exec, non-blocking). A socket file that nobody listens on is
 // replaced; -EADDRINUSE when somebody does.
 int listen_at(const char* path, unsigned mode);
@@ -24,9 +25,9 @@ int listen_at(const char* path, unsigned mode);
 int send(int socket, const Header* message, bool wait, int fd = -1);
 
 // Receives one packet of at most kMaxMessage bytes into `buffer` (aligned for any message). A
-// descriptor that came with it is put into *fd (the caller's to close; -1 when none); with `fd`
-// null it is closed. Returns its length, 0 when the other end is gone; a packet that is too long
-// is -EMSGSIZE.
+// descriptor that came with it is put into *fd (the caller's to close; -1 when none), and any more
+// are closed; with `fd` null the kernel keeps them all to itself. Returns its length, 0 when the
+// other end is gone; a packet that is too long is -EMSGSIZE.
 int receive(int socket, void* buffer, bool wait, int* fd = nullptr);
 
 }  // namespace nvshare::wire

@@ -1,12 +1,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "wire/channel.h"
@@ -76,6 +80,61 @@ TEST(Wire, AnUnwantedDescriptorIsClosed) {
   alignas(8) char buffer[kMaxMessage];
   ASSERT_GT(receive(pair.b.get(), buffer, true), 0);
   EXPECT_EQ(receive(other.b.get(), buffer, true), 0) << "the other end is still open somewhere";
+}
+
+long open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+// A message with `count` descriptors: more than send() would ever put in.
+void send_with(int socket, int count, int descriptor) {
+  auto hello = make<Hello>();
+  iovec part{&hello, sizeof hello};
+  std::vector<int> descriptors(static_cast<size_t>(count), descriptor);
+  const size_t bytes = descriptors.size() * sizeof(int);
+  std::vector<cmsghdr> control(CMSG_SPACE(bytes) / sizeof(cmsghdr) + 1);
+  msghdr packet{};
+  packet.msg_iov = &part;
+  packet.msg_iovlen = 1;
+  packet.msg_control = control.data();
+  packet.msg_controllen = CMSG_SPACE(bytes);
+  cmsghdr* head = CMSG_FIRSTHDR(&packet);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(bytes);
+  memcpy(CMSG_DATA(head), descriptors.data(), bytes);
+  ASSERT_EQ(sendmsg(socket, &packet, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof hello));
+}
+
+// 253 is as many as the kernel lets travel at once.
+TEST(Wire, OfManyDescriptorsOneArrivesAndNoneStays) {
+  for (const int count : {1, 2, 253}) {
+    Pair pair;
+    Pair other;
+    send_with(pair.a.get(), count, other.a.get());
+    const long before = open_descriptors();
+    alignas(8) char buffer[kMaxMessage];
+    int fd = -1;
+    ASSERT_EQ(receive(pair.b.get(), buffer, true, &fd), static_cast<int>(sizeof(Hello)));
+    ASSERT_GE(fd, 0) << count;
+    EXPECT_EQ(open_descriptors(), before + 1) << count;
+    close(fd);
+  }
+}
+
+TEST(Wire, WhoWantsNoDescriptorGetsNone) {
+  for (const int count : {1, 2, 253}) {
+    Pair pair;
+    Pair other;
+    send_with(pair.a.get(), count, other.a.get());
+    other.a.reset();
+    const long before = open_descriptors();
+    alignas(8) char buffer[kMaxMessage];
+    ASSERT_EQ(receive(pair.b.get(), buffer, true), static_cast<int>(sizeof(Hello)));
+    EXPECT_EQ(open_descriptors(), before) << count;
+    EXPECT_EQ(receive(other.b.get(), buffer, true), 0) << "still open somewhere";
+  }
 }
 
 TEST(Wire, LiesAboutTheLengthAreFound) {
