@@ -33,6 +33,8 @@ constexpr int kRoundTrips = 500;        // before, and again after
 constexpr useconds_t kPause =
     5000;  // between round trips, as between turns: who sleeps is woken late
 constexpr double kMostTimes = 5;
+constexpr double kNoisy =
+    8;  // p99 of the round trips by their p50: the machine does something else
 
 struct Numbers {
   std::vector<double> all;  // microseconds
@@ -188,15 +190,20 @@ int run(const std::string& build, bool check, const std::string& out) {
   const bool exclusive = idle.at(0) >= 0;
   const bool kept = idle.all.size() >= 100 && exclusive && ratio <= kMostTimes;
   if (!exclusive) fmt::print("handover_bench: a kernel began {:.0f} us too early\n", -idle.at(0));
+  const bool noisy = trips.at(0.99) > kNoisy * trips.at(0.5);
   fmt::print(
       "{}  a hand-over leaves the GPU idle for {:.0f} us (p50 {:.0f}, {:.0f} of it since the end "
       "was "
       "seen), {:.1f} times a socket round trip of {:.0f} us (p50 {:.0f}), at most {}; {} "
       "hand-overs\n",
-      kept ? "ok    " : "MISSED", idle.at(0.99), idle.at(0.5), found.told.at(0.5), ratio,
-      trips.at(0.99), trips.at(0.5), kMostTimes, idle.all.size());
+      noisy  ? "NOISY "
+      : kept ? "ok    "
+             : "MISSED",
+      idle.at(0.99), idle.at(0.5), found.told.at(0.5), ratio, trips.at(0.99), trips.at(0.5),
+      kMostTimes, idle.all.size());
   if (!out.empty()) std::ofstream(out) << json(found, trips, ratio);
-  return check && !kept ? 1 : 0;
+  // On a machine that is busy with something else the limit is neither kept nor missed.
+  return check && !kept && (!noisy || !exclusive) ? 1 : 0;
 }
 
 }  // namespace
