@@ -1,7 +1,7 @@
 # A thin door to CMake. `make demo` and `make test` do all the set-up a fresh Debian 12 machine needs.
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup build demo test bench asan tsan fuzz format check-format tidy clean
+.PHONY: help setup build programs demo test bench asan tsan fuzz format check-format tidy clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -14,7 +14,13 @@ build: setup     ## build everything into build/dev
 	@cmake --build --preset dev -j $(JOBS)
 	@ln -sfn dev/bin build/bin && ln -sfn dev/lib build/lib
 
-demo: build      ## show the product at work, in less than a minute
+programs: setup  ## build what people use, without the tests
+	@cmake --preset dev >/dev/null
+	@cmake --build --preset dev -j $(JOBS) --target nvshare nvshare-scheduler nvshare_interposer \
+	  softgpu_cuda softgpu_nvml softgpu-smi gpu-job
+	@ln -sfn dev/bin build/bin && ln -sfn dev/lib build/lib
+
+demo: programs   ## show the product at work, in less than a minute
 	@tools/demo.sh build/bin/nvshare
 
 test: build      ## run every test

@@ -29,7 +29,7 @@ std::optional<int> whole_number(const Arguments& arguments, std::string_view opt
 std::vector<Option> limit_options() {
   return {
       {"mem", 'm', "SIZE", "most GPU memory it may have, such as 4Gi; none: no limit"},
-      {"cores", 'c', "N", "most of the GPU's time it may have, in percent: 1 to 100"},
+      {"cores", 'c', "N", "most of the GPU's time it may have, in percent: 1 to 99; 100: no limit"},
       {"priority", 'p', "N", "who goes first: -10 to 10, default 0"},
   };
 }

@@ -89,7 +89,8 @@ std::string tenants_text(const std::vector<TenantInfo>& tenants, bool colour) {
   if (tenants.empty()) return "no program runs under nvshare\n";
   std::vector<std::vector<Cell>> rows;
   for (const TenantInfo& tenant : tenants) {
-    rows.push_back({short_text(tenant.name, kNameWidth), fmt::format("{}%", tenant.cores),
+    rows.push_back({short_text(tenant.name, kNameWidth),
+                    tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-",
                     percent(tenant.share), of_limit(allocated(tenant), tenant.memory),
                     fmt::format("{}", tenant.priority), state_cell(state_of(tenant)),
                     fmt::format("{}", tenant.processes.size())});

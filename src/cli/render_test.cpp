@@ -40,7 +40,7 @@ TEST(Render, Status) {
       "\n"
       "NAME                          CORES   GETS       MEMORY  PRIORITY  STATE    PROCESSES\n"
       "train                           40%  39.8%  2GiB / 4GiB         0  running          2\n"
-      "a-service-with-a-name-that..   100%      -       0B / -         3  paused           0\n"
+      "a-service-with-a-name-that..      -      -       0B / -         3  paused           0\n"
       "\n"
       "not under nvshare:\n"
       "PID  PROGRAM  GPU  MEMORY\n"

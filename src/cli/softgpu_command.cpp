@@ -128,6 +128,15 @@ Result<std::string> library_folder() {
   return folder.string();
 }
 
+// So that `nvshare softgpu -- nvshare status` means this nvshare where none is installed.
+void add_own_folder_to_path(Variables& variables) {
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  const char* path = std::getenv("PATH");
+  if (failed || path == nullptr) return;
+  variables["PATH"] = fmt::format("{}:{}", path, program.parent_path().string());
+}
+
 // Becomes the program, so that its exit code and its signals are its own. Comes back only when it
 // cannot be started.
 int become(const std::vector<std::string>& words, const Variables& variables, Streams streams) {
@@ -164,6 +173,7 @@ int run(const Arguments& arguments, Streams streams) {
   const char* path = std::getenv("LD_LIBRARY_PATH");
   (*variables)["LD_LIBRARY_PATH"] =
       path != nullptr && *path != 0 ? fmt::format("{}:{}", *folder, path) : *folder;
+  add_own_folder_to_path(*variables);
   return become(arguments.positionals(), *variables, streams);
 }
 

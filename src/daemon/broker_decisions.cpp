@@ -157,6 +157,7 @@ Result<void> Broker::set_scheduling(bool on, Time now) {
 
 void Broker::sample(Time now) {
   for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
+  for (auto& [id, client] : clients_) client.page->scheduler.alive.fetch_add(1);
   sample_shares(now);
   forget_unused(now);
 }

@@ -64,6 +64,12 @@ struct Link {
   uint64_t passes_seen = 0;  // running free
   uint64_t passes_changed_at = 0;
 
+  // What the scheduler's sign of life was, and when it changed; how long until it is looked for
+  // again.
+  uint64_t alive = 0;
+  uint64_t alive_at = 0;
+  uint64_t look_again = 0;
+
   Word turn{0};  // changes when the gate may have opened: who waits there waits on this
   std::atomic<uint32_t> waiting{0};
   std::atomic<uint64_t> held{0};

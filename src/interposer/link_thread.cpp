@@ -31,7 +31,9 @@ constexpr uint64_t kPatience =
     500 * kMillisecond;  // with work in flight while threads wait at the gate
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kLookForScheduler = kSecond;
-constexpr int kHelloTimeout = 1;  // seconds; also of every message later
+constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
+constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
+constexpr int kHelloTimeout = 1;         // seconds; also of every message later
 
 // --- connecting --------------------------------------------------------------------------------
 
@@ -328,15 +330,26 @@ bool look(Link& link) {
   return !link.busy && now - link.meter.idle_since() >= grace;
 }
 
-// How long to sleep when no message comes; negative: for ever.
+// How long to sleep when no message comes.
 int64_t patience_of(Link& link) {
   Lock lock(link.mutex);
-  if (link.phase != Phase::Holding) return -1;
+  if (link.phase != Phase::Holding) return kSecond;
   if (link.running_free) return kFreeLook;
   if (link.budget == 0) return kLook;
   const uint64_t used = link.meter.used(now_ns());
   const uint64_t left = used < link.budget ? link.budget - used : 0;
   return static_cast<int64_t>(left < kLook ? left : kLook);
+}
+
+// A scheduler that is stopped, or stuck, answers nobody, and keeps the socket open.
+bool is_hung(Link& link) {
+  const wire::Page* page = link.page.load();
+  const uint64_t alive = page != nullptr ? page->scheduler.alive.load() : 0;
+  const uint64_t now = now_ns();
+  if (alive == link.alive && alive != 0) return now - link.alive_at > kHung;
+  link.alive = alive;
+  link.alive_at = now;
+  return false;
 }
 
 void serve_connection(Link& link) {
@@ -345,8 +358,9 @@ void serve_connection(Link& link) {
     pollfd poll{link.socket, POLLIN, 0};
     const timespec time{patience / static_cast<int64_t>(kSecond),
                         patience % static_cast<int64_t>(kSecond)};
-    ppoll(&poll, 1, patience < 0 ? nullptr : &time, nullptr);
+    ppoll(&poll, 1, &time, nullptr);
     if (poll.revents != 0 && !pump(link)) return;
+    if (is_hung(link)) return;
     if (link.phase == Phase::Holding && !stopped_looking() && look(link)) stop(link);
   }
 }
@@ -399,9 +413,18 @@ bool connect_link(Link& link) {
   char path[108];
   if (!socket_path(path)) return false;
   const int socket = wire::connect_to(path, kHelloTimeout);
-  if (socket < 0) return false;
-  if (come_back(link, socket)) return true;
+  if (socket < 0) {
+    link.look_again = kLookForScheduler;
+    return false;
+  }
+  if (come_back(link, socket)) {
+    link.look_again = kLookForScheduler;
+    return true;
+  }
   close(socket);
+  // Saying hello costs the program a moment: not too often when nobody answers.
+  link.look_again =
+      link.look_again < kMostPatientLook ? 2 * link.look_again + kSecond : kMostPatientLook;
   return false;
 }
 
@@ -415,7 +438,7 @@ void* serve_link(void* argument) {
       serve_connection(link);
       lose(link);
     }
-    sleep_ns(kLookForScheduler);
+    sleep_ns(link.look_again != 0 ? link.look_again : kLookForScheduler);
     connect_link(link);
   }
 }

@@ -13,8 +13,8 @@ inline constexpr const char* kSchedulerLock = "scheduler.lock";  // held as long
 inline constexpr const char* kRunDirectoryVariable = "NVSHARE_RUN_DIR";
 inline constexpr const char* kSystemRunDirectory = "/run/nvshare";
 
-// A connected descriptor (close-on-exec, blocking). With a timeout (seconds) connecting, sending and
-// receiving give up after it, with -EAGAIN.
+// A connected descriptor (close-on-exec, blocking). With a timeout (seconds) connecting, sending
+// and receiving give up after it, with -EAGAIN.
 int connect_to(const char* path, int timeout = 0);
 // A listening descriptor (close-on-exec, non-blocking). A socket file that nobody listens on is
 // replaced; -EADDRINUSE when somebody does.

@@ -28,6 +28,7 @@ struct Page {
     Word memory_limit;      // of the tenant; 0: none
     Word tenant_allocated;  // what all processes of the tenant have allocated on this GPU
     Word core_limit;
+    Word alive;  // changes every second; 0: an older scheduler, which does not say
   };
   alignas(256) FromScheduler scheduler;
 

@@ -16,7 +16,7 @@ def main():
 
     torch_model.deterministic()
     # What is timed keeps the GPU busy all the time: a step that waits for Python measures Python.
-    shape = {"width": 2048, "heads": 16, "layers": 8} if options.time > 0 else {}
+    shape = {"width": 1024, "heads": 16, "layers": 6} if options.time > 0 else {}
     model = torch_model.Model(**shape).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     digest = Digest()
@@ -30,7 +30,7 @@ def main():
 
     more = {}
     if options.time > 0:
-        data = torch_model.batch(size=32, length=256)
+        data = torch_model.batch(size=32, length=128)
         more["step_ms"] = median_step(lambda: step(data), torch.cuda.synchronize, 10, options.time)
     else:
         for _ in range(options.steps):
