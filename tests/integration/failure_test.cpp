@@ -56,6 +56,26 @@ TEST_F(Failure, ProgramsRunOnWhenTheSchedulerDies) {
   expect_all_good(jobs, 60s);
 }
 
+// Stopped, it answers nobody and keeps its sockets open.
+TEST_F(Failure, ProgramsRunOnWhenTheSchedulerHangs) {
+  const Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  jobs.push_back(job("one", {"--cores", "30"}, {"--seconds", "60", "--memory", "64Mi", "--check"}));
+  ASSERT_TRUE(jobs[0].process.wait_for("progress", 30s)) << jobs[0].process.output();
+  sleep(2s);  // until the scheduler has given a sign of life
+  scheduler.signal(SIGSTOP);
+  sleep(6s);
+  const auto share = [&] {
+    const Duration from = now();
+    sleep(1200ms);  // until the next of its reports
+    return jobs[0].share(from, from + 1s);
+  };
+  EXPECT_GT(measure(share, [](double one) { return one > kUnlimited; }), kUnlimited);
+  jobs[0].process.signal(SIGTERM);
+  expect_all_good(jobs, 60s);
+  scheduler.signal(SIGCONT);
+}
+
 TEST_F(Failure, LimitsHoldAgainWhenTheSchedulerIsBack) {
   Process scheduler = start_scheduler();
   Job one = job("one", {"--cores", "30"}, {"--seconds", "60", "--memory", "64Mi"});
