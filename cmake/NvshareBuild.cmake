@@ -61,9 +61,15 @@ function(nvshare_test name)
     target_compile_definitions(${name} PRIVATE NVSHARE_UNDER_SANITIZER=1)
   endif()
   include(GoogleTest)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" RESOURCE_LOCK "${ARG_LOCK}"
-      RUN_SERIAL ${ARG_ALONE})
+  # Only what is set: an empty value would be taken for the name of the next property.
+  set(properties TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_ALONE})
+  if(ARG_LABELS)
+    list(APPEND properties LABELS "${ARG_LABELS}")
+  endif()
+  if(ARG_LOCK)
+    list(APPEND properties RESOURCE_LOCK "${ARG_LOCK}")
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()
 
 # toml++ is used where it is installed; without it, what comes from TOML files is left out and
