@@ -203,14 +203,8 @@ double World::slack() const {
   return 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0);
 }
 
-// All of the GPU is what nobody else holds back; how much of that a program makes of it on a busy
-// machine is its own affair, and half of it would be a neighbour's.
-double World::slack_of(double expected) const {
-  return expected < 100 ? slack() : std::max(slack(), 25.0);
-}
-
 bool World::is_share(double share, double expected) const {
-  return share <= expected + 2 && share >= expected - slack_of(expected);
+  return share <= expected + 2 && share >= expected - slack();
 }
 
 void World::expect_share_for(const Job& job, Duration length, double expected) {
@@ -221,7 +215,7 @@ void World::expect_share_for(const Job& job, Duration length, double expected) {
 
 void World::expect_share(double share, double expected, const std::string& whose) const {
   EXPECT_LE(share, expected + 2) << whose;
-  EXPECT_GE(share, expected - slack_of(expected))
+  EXPECT_GE(share, expected - slack())
       << whose << " (somebody waited for a processor " << 100 * waited() << " % of the time)";
 }
 

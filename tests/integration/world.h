@@ -115,7 +115,6 @@ class World : public ::testing::Test {
   std::string new_log();
   // How far below its share a program may be, on a machine as busy as this was.
   double slack() const;
-  double slack_of(double expected) const;
 
   std::string folder_;
   Environment environment_;
