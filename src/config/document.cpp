@@ -21,6 +21,19 @@
 
 namespace nvshare::config {
 
+std::optional<std::string> as_text(const Value& value) {
+  switch (value.kind) {
+    case Kind::Text:
+      return value.text;
+    case Kind::Integer:
+      return std::to_string(value.integer);
+    case Kind::Boolean:
+      return value.boolean ? "true" : "false";
+    default:
+      return std::nullopt;
+  }
+}
+
 std::string_view name_of(Kind kind) {
   switch (kind) {
     case Kind::Text:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ struct Value {
   std::vector<Value> items;
   std::vector<Entry> entries;
 };
+
+// A value as it would stand in the environment; nothing for a kind that no setting has.
+std::optional<std::string> as_text(const Value& value);
 
 struct Entry {
   std::string key;

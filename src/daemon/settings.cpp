@@ -193,20 +193,6 @@ std::vector<std::string> new_problems(const std::vector<std::string>& before,
   return found;
 }
 
-// A value of a file in the words of the environment; nothing for what no setting is.
-std::optional<std::string> as_text(const config::Value& value) {
-  switch (value.kind) {
-    case config::Kind::Text:
-      return value.text;
-    case config::Kind::Integer:
-      return std::to_string(value.integer);
-    case config::Kind::Boolean:
-      return value.boolean ? "true" : "false";
-    default:
-      return std::nullopt;
-  }
-}
-
 // A message begins with the name of its setting; a file's problem has it already.
 std::string without_name(std::string_view message, std::string_view name) {
   if (message.substr(0, name.size()) == name && message.substr(name.size(), 2) == ": ") {
@@ -226,7 +212,7 @@ void load_file(std::string_view text, const std::string& name, Loaded& loaded) {
   for (const Setting& setting : all_settings()) {
     const config::Value* value = table.find(setting.name);
     if (value == nullptr) continue;
-    const auto given = as_text(*value);
+    const auto given = config::as_text(*value);
     if (!given) {
       table.problem(setting.name,
                     fmt::format("is {}, not {}", config::name_of(value->kind), setting.range));

@@ -87,20 +87,6 @@ Access yes_or_no(bool Config::*member) {
 
 constexpr std::int64_t kAny = 1'000'000'000'000;
 
-// A value as it would stand in the environment; nothing when it is of a kind no setting has.
-std::optional<std::string> as_text(const config::Value& value) {
-  switch (value.kind) {
-    case config::Kind::Text:
-      return value.text;
-    case config::Kind::Integer:
-      return std::to_string(value.integer);
-    case config::Kind::Boolean:
-      return value.boolean ? "true" : "false";
-    default:
-      return std::nullopt;
-  }
-}
-
 Error one_error(const std::vector<std::string>& errors) {
   return Error{join({errors.begin(), errors.end()}, "; ")};
 }
@@ -168,7 +154,7 @@ Result<Config> parse_config(std::string_view toml, const std::string& origin, Co
   for (const Setting& setting : settings()) {
     const config::Value* value = reader.find(setting.key);
     if (value == nullptr) continue;
-    const auto given = as_text(*value);
+    const auto given = config::as_text(*value);
     if (!given) {
       reader.problem(setting.key, fmt::format("is {}, not a text, a whole number, true or false",
                                               config::name_of(value->kind)));
