@@ -27,6 +27,7 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(SwapIn);
     NVSHARE_MESSAGE(Limits);
     NVSHARE_MESSAGE(Mode);
+    NVSHARE_MESSAGE(Arena);
 #undef NVSHARE_MESSAGE
   }
   return 0;

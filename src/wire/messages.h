@@ -29,19 +29,20 @@ enum class Type : uint16_t {
   Released = 4,       // LOCK_RELEASED
   MemoryRequest = 5,  // MEM_UPDATE: may I allocate this much more?
   MemoryFreed = 6,    // MEM_UPDATE: this much less
-  MemoryMoved = 7,    // how much is on the GPU now
+  MemoryMoved = 7,    // what of a SwapOut or SwapIn is done
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
   Grant = 66,            // LOCK_OK
   Drop = 67,             // DROP_LOCK
   MemoryAvailable = 68,  // MEM_AVAILABLE: you may
-  MemoryWait = 69,       // WAIT_FOR_MEM: another answer follows
+  MemoryWait = 69,       // WAIT_FOR_MEM: you may, but it is not on the GPU before you run again
   MemoryRefused = 70,    // you may not
   SwapOut = 71,          // PREPARE_SWAP_OUT
   SwapIn = 72,
   Limits = 73,  // UPDATE_LIMIT, UPDATE_CORE_LIMIT
   Mode = 74,    // whether the client is metered
+  Arena = 75,   // with the descriptor of host memory to swap out to
 };
 
 struct Header {
@@ -59,6 +60,14 @@ enum class Watch : uint32_t {
 // What a program does while the scheduler is away.
 enum class WhenLost : uint32_t { Run, Wait };
 
+// What becomes of memory that the program allocates.
+enum class Backend : uint32_t {
+  Default,  // as configured
+  Native,   // the driver's own: counted, and never moved
+  Swap,     // moves to the host and back
+  Managed,  // unified memory
+};
+
 struct Hello {
   static constexpr Type kType = Type::Hello;
   Header header;
@@ -67,7 +76,11 @@ struct Hello {
   uint16_t minor;
   uint8_t gpu[16];      // UUID of the device
   uint64_t gpu_memory;  // its total, for a scheduler without NVML
-  uint64_t allocated;   // not 0 when it comes back after the scheduler was away
+  // Not 0 when it comes back after the scheduler was away: all it has, what of that can never leave
+  // the GPU, and what is on the GPU.
+  uint64_t allocated;
+  uint64_t pinned;
+  uint64_t resident;
   uint64_t
       memory_limit;  // the process's own wish (NVSHARE_GPU_MEMORY_LIMIT), can only lower; 0: none
   char program[kNameLength];
@@ -83,6 +96,8 @@ struct RunBegin {
   uint64_t memory_limit;  // 0: none
   int32_t core_limit;     // 1..100
   int32_t priority;
+  Backend backend;
+  uint32_t reserved;
 };
 
 struct RequestGrant {
@@ -99,25 +114,35 @@ struct Released {
   uint32_t reserved;
 };
 
-// Answered with the same `request`.
+// Answered with the same `request`: MemoryAvailable, MemoryWait or MemoryRefused.
 struct MemoryRequest {
   static constexpr Type kType = Type::MemoryRequest;
   Header header;
   uint64_t request;
   uint64_t bytes;
+  uint32_t movable;  // not 0: it can leave the GPU
+  uint32_t reserved;
 };
 
 struct MemoryFreed {
   static constexpr Type kType = Type::MemoryFreed;
   Header header;
   uint64_t bytes;
+  uint64_t resident;  // of them, on the GPU
+  uint64_t pinned;    // of those, never to leave it
 };
 
+// How much has gone out and come in since the last such message; several may follow an order.
 struct MemoryMoved {
   static constexpr Type kType = Type::MemoryMoved;
   Header header;
-  uint64_t resident;
-  uint64_t took;  // nanoseconds
+  uint64_t order;   // of the SwapOut or SwapIn; 0: of its own accord
+  uint64_t out;     // bytes that have left the GPU
+  uint64_t in;      // bytes that have come to it
+  uint64_t copied;  // of both, over the link: neither unchanged nor empty
+  uint64_t took;    // nanoseconds
+  uint32_t done;    // the order is over, also when not all of it could be moved
+  uint32_t reserved;
 };
 
 // To a Hello with the page's descriptor, to a RunBegin without.
@@ -131,6 +156,8 @@ struct Welcome {
   char tenant[kNameLength];
   Watch watch;
   WhenLost when_lost;
+  Backend backend;  // never Default
+  uint32_t reserved;
 };
 
 struct Refused {
@@ -161,6 +188,9 @@ struct MemoryAvailable {
   uint64_t request;
 };
 
+// The bytes are counted, and there is no room for them now: whoever holds a grant gives it back
+// before it lets the program have the memory, and the next grant comes when all of it is on the
+// GPU.
 struct MemoryWait {
   static constexpr Type kType = Type::MemoryWait;
   Header header;
@@ -175,14 +205,25 @@ struct MemoryRefused {
   uint64_t allowed;  // how much would have been given
 };
 
+// Sent only to a client that holds no grant. Whole chunks move, so out goes up to a chunk more than
+// asked for, and in comes up to a chunk less, unless it is all that is missing.
 struct SwapOut {
   static constexpr Type kType = Type::SwapOut;
   Header header;
+  uint64_t order;  // ever larger, of both kinds together
   uint64_t bytes;
 };
 
 struct SwapIn {
   static constexpr Type kType = Type::SwapIn;
+  Header header;
+  uint64_t order;
+  uint64_t bytes;
+};
+
+// With a descriptor: host memory for what is swapped out, beside what was given before.
+struct Arena {
+  static constexpr Type kType = Type::Arena;
   Header header;
   uint64_t bytes;
 };

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "interposer/driver.h"
+#include "interposer/gate.h"
+
+// Memory that can leave the GPU (backend `swap`): every allocation has an address that never
+// changes, over chunks of physical memory that are there or not. Out: copied to the host arena,
+// unmapped, released. In: created, mapped, copied back.
+//
+// Bytes here are those that the program asked for: what limits, the scheduler and people count.
+// What chunks are rounded up to is between us and the driver.
+namespace nvshare::interposer {
+
+// --- for threads of the program; thread-safe, never called with a lock of ours held
+
+// `bytes` in the current context, which is one of the gate's device. They are counted already.
+// With `room` they get physical memory now; without, they are absent until bring_in(): nobody may
+// touch them before.
+CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address);
+
+// What of freed memory was where, to be told to the scheduler.
+struct SwapFreed {
+  bool ours = false;  // otherwise the driver is to be asked
+  Gate* gate = nullptr;
+  uint64_t bytes = 0;
+  uint64_t resident = 0;
+};
+// Frees what begins at `address`. As the driver's cuMemFree it waits for the GPU when the memory is
+// there; memory that is absent is simply forgotten.
+SwapFreed swap_free(CUdeviceptr address);
+
+// The allocation that an address lies in.
+struct SwapRange {
+  bool ours = false;
+  CUdeviceptr base = 0;
+  uint64_t bytes = 0;
+  CUcontext context = nullptr;
+  Gate* gate = nullptr;
+  bool resident = false;  // all of it
+};
+SwapRange swap_range_of(CUdeviceptr address);
+
+// The driver has ended a context, and what was allocated in it goes with it. Called afterwards;
+// one answer for each gate concerned, until one says it is not `ours`.
+SwapFreed swap_context_gone(CUcontext context);
+
+// --- for the link's thread alone, with the gate closed and nothing of the process on the GPU
+
+struct SwapMoved {
+  uint64_t out = 0;
+  uint64_t in = 0;
+  uint64_t copied = 0;
+  uint64_t took = 0;  // nanoseconds
+};
+// Told after every few chunks, with no lock held; answers whether to go on.
+using SwapProgress = bool (*)(void* argument, const SwapMoved& since_the_last);
+
+// Moves at least `bytes` out, in whole chunks, or all that can be. False when it could not.
+bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
+// Moves at most `bytes` in, in whole chunks; all that is missing when that is no more than `bytes`.
+bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
+// How much is absent.
+uint64_t swap_absent(Gate& gate);
+
+// Host memory to swap out to. Mapped, touched and pinned by a thread of its own, ahead of need;
+// takes the descriptor.
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes);
+
+// --- the rest
+
+// In the child of a fork, which has no driver: forgets everything.
+void swap_reset_after_fork();
+
+}  // namespace nvshare::interposer
