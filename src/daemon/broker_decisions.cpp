@@ -44,10 +44,11 @@ void Broker::act(const core::Grant& grant, const core::Reason& why, Time now) {
   GpuRecord& gpu = gpus_.at(client->gpu);
   if (gpu.holders.empty()) gpu.read_at = now;
   gpu.holders.insert(client->id);
-  client->page->scheduler.grant = client->grant->number;
   auto message = wire::make<wire::Grant>();
   message.grant = client->grant->number;
   message.budget = static_cast<std::uint64_t>(grant.budget.value_or(Duration::zero()).count());
+  client->page->scheduler.budget = message.budget;
+  client->page->scheduler.grant = message.grant;
   if (log_.writes(Level::Debug)) {
     log_.debug("grant", {{"client", client->id.value},
                          {"grant", message.grant},

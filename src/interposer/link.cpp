@@ -56,7 +56,8 @@ void make_link(Link& link, CUdevice device) {
   const bool barrier = prepare_barrier();
   const bool connected = connect_link(link);
   if (!connected) {
-    link.running_free = link.unnoted = true;
+    link.running_free = true;
+    link.unnoted = true;
     link.gate.state = kFree;
   }
   link.made = true;
@@ -113,6 +114,18 @@ Asking ask(Link& link, uint64_t bytes, Request** place) {
   return Asking::NoPlace;
 }
 
+// A grant that is in the page already, whose message the link's thread has not read yet. With the
+// link's mutex held.
+void take_offer(Link& link) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr || link.phase != Phase::Asked) return;
+  const uint64_t grant = page->scheduler.grant.load();
+  if (grant <= link.grant) return;
+  // What the page says of watching is never older than the messages that have been read.
+  begin_grant(link, grant, page->scheduler.budget.load(),
+              static_cast<wire::Watch>(page->scheduler.watch.load()));
+}
+
 // The scheduler said no. If it has gone since, the new one was told of these bytes in the hello.
 void take_back(Link& link, uint64_t bytes, uint64_t connection) {
   Lock lock(link.mutex);
@@ -129,6 +142,44 @@ void tell(Link& link, const wire::Header& message) {
   if (link.socket >= 0 && wire::send(link.socket, &message, true) != 0) {
     shutdown(link.socket, SHUT_RDWR);
   }
+}
+
+void open_gate(Link& link, uint32_t state) {
+  if (state == kFree) link.unnoted = true;
+  link.gate.state = state;
+  link.turn.fetch_add(1);
+  if (link.waiting.load() == 0) return;
+  futex_wake(link.turn, kEveryone);
+  if (link.page_memory != nullptr) wire::ring(*static_cast<wire::Page*>(link.page_memory));
+}
+
+void publish(Link& link, uint64_t now) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr) return;
+  const uint64_t used = link.meter.used(now);
+  page->program.used = used;
+  page->program.total_used = link.total_used + used;
+  page->program.grant = link.grant;
+  page->program.submissions = all_passes();
+  page->program.waiting = link.waiting.load();
+}
+
+void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch) {
+  link.grant = grant;
+  link.budget = budget;
+  link.dropped = false;
+  const uint64_t now = now_ns();
+  link.meter.begin(now);
+  const bool free = watch == wire::Watch::Free && budget == 0;
+  link.running_free = free;
+  if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle
+    link.meter.submitted(now);
+    link.passes_changed_at = now;
+  }
+  link.busy = free;
+  publish(link, now);
+  link.phase = Phase::Holding;
+  open_gate(link, free ? kFree : kMetered);
 }
 
 bool any_link() {
@@ -178,11 +229,16 @@ void note_gap(Link& link, StreamRecord& record) {
 }
 
 void wait_for_grant(Link& link) {
+  // Not for ever, although the bell always rings: a guest looks after itself.
+  constexpr uint64_t kAtMost = 1'000'000'000;
   const uint64_t begin = now_ns();
+  wire::Page* page;
   uint32_t turn;
   {
     Lock lock(link.mutex);
-    turn = link.turn.load();
+    page = link.page.load();
+    turn = page != nullptr ? page->bell.load() : link.turn.load();
+    take_offer(link);
     if (link.gate.state.load() != kClosed) return;
     if (link.phase == Phase::Idle) {
       auto message = wire::make<wire::RequestGrant>();
@@ -191,12 +247,19 @@ void wait_for_grant(Link& link) {
     }
     link.waiting.fetch_add(1);
   }
-  // Not for ever, although the turn always changes: a guest looks after itself.
-  futex_wait(link.turn, turn, 1'000'000'000);
+  if (page != nullptr) {
+    shared_futex_wait(page->bell, turn, kAtMost);
+  } else {
+    futex_wait(link.turn, turn, kAtMost);
+  }
   link.waiting.fetch_sub(1);
+  {
+    Lock lock(link.mutex);
+    take_offer(link);
+  }
   link.held.fetch_add(now_ns() - begin);
   link.holds.fetch_add(1);
-  if (wire::Page* page = link.page.load()) {
+  if (page = link.page.load(); page != nullptr) {
     page->program.held = link.held.load();
     page->program.holds = link.holds.load();
     page->program.waiting = link.waiting.load();

@@ -43,26 +43,26 @@ struct Link {
   uint64_t device_memory = 0;
   std::atomic<bool> made{false};
 
-  // Who holds a grant decides under this mutex; the link's thread alone changes `phase` to and from
-  // Holding.
+  // Who holds a grant decides under this mutex. Whoever is woken first takes a grant, the link's
+  // thread or one that waits at the gate; the link's thread alone gives it back.
   Mutex mutex;
   std::atomic<Phase> phase{Phase::Unmanaged};
   int socket = -1;
   uint64_t connection = 0;  // counts them
   wire::WhenLost when_lost = wire::WhenLost::Run;
   wire::Watch watch = wire::Watch::Metered;
-  uint64_t grant = 0;
+  uint64_t grant = 0;  // the last one that was taken or given back, of this connection
   uint64_t budget = 0;
   bool dropped = false;  // the scheduler wants the grant back
   Meter meter;
   std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
   uint64_t total_used = 0;
   Origin origin;
-  bool running_free = false;
-  bool unnoted = false;      // what was submitted while running free is in nobody's books
-  bool looking = false;      // running free, and no calls pass
-  uint64_t passes_seen = 0;  // running free
-  uint64_t passes_changed_at = 0;
+  std::atomic<bool> running_free{false};
+  std::atomic<bool> unnoted{false};  // what was submitted while running free is in nobody's books
+  bool looking = false;              // running free, and no calls pass
+  uint64_t passes_seen = 0;          // running free
+  std::atomic<uint64_t> passes_changed_at{0};
 
   // What the scheduler's sign of life was, and when it changed; how long until it is looked for
   // again.
@@ -70,7 +70,9 @@ struct Link {
   uint64_t alive_at = 0;
   uint64_t look_again = 0;
 
-  Word turn{0};  // changes when the gate may have opened: who waits there waits on this
+  // Changes when the gate may have opened: who waits there waits on this, or while there is a
+  // scheduler on the page's bell, which the scheduler rings as well.
+  Word turn{0};
   std::atomic<uint32_t> waiting{0};
   std::atomic<uint64_t> held{0};
   std::atomic<uint64_t> holds{0};
@@ -87,6 +89,14 @@ struct Link {
 // Sends to the scheduler, with the link's mutex held. A message that cannot be sent would leave the
 // two ends with different ideas: the connection ends, and the next hello puts things right.
 void tell(Link& link, const wire::Header& message);
+
+// Opens the gate, and wakes whoever waits there.
+void open_gate(Link& link, uint32_t state);
+// Tells the scheduler, by the page, how it stands. With the link's mutex held.
+void publish(Link& link, uint64_t now);
+// With the link's mutex held and the phase Asked: a grant begins. `watch` is how the scheduler
+// watches now.
+void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch);
 
 // Whether any device is used yet.
 bool any_link();

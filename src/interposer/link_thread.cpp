@@ -30,6 +30,9 @@ constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it 
 constexpr uint64_t kPatience =
     500 * kMillisecond;  // with work in flight while threads wait at the gate
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
+constexpr uint64_t kWakeEarly = 80 * kMicrosecond;  // asleep, one may be this late
+constexpr uint64_t kStayAwake = 500 * kMicrosecond;
+constexpr uint64_t kLookAgain = 20 * kMicrosecond;
 constexpr uint64_t kLookForScheduler = kSecond;
 constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
 constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
@@ -105,25 +108,7 @@ bool take_welcome(Link& link, int socket) {
   return true;
 }
 
-// --- the gate, by the link's thread alone ------------------------------------------------------
-
-void open_gate(Link& link, uint32_t state) {
-  if (state == kFree) link.unnoted = true;
-  link.gate.state = state;
-  link.turn.fetch_add(1);
-  futex_wake(link.turn, kEveryone);
-}
-
-void publish(Link& link, uint64_t now) {
-  wire::Page* page = link.page.load();
-  if (page == nullptr) return;
-  const uint64_t used = link.meter.used(now);
-  page->program.used = used;
-  page->program.total_used = link.total_used + used;
-  page->program.grant = link.grant;
-  page->program.submissions = all_passes();
-  page->program.waiting = link.waiting.load();
-}
+// --- giving the GPU back -----------------------------------------------------------------------
 
 bool pump(Link& link);
 
@@ -136,6 +121,23 @@ bool out_of_the_open(Link& link) {
   return true;
 }
 
+// Somebody waits for the GPU, so the end is not to be missed; nor is a processor to be kept from
+// others for as long as that takes. Asleep until shortly before the end is expected, then awake.
+void wait_for_end(uint64_t expected, uint64_t now, uint64_t* awake_since) {
+  if (expected > now + 2 * kWakeEarly) {
+    const uint64_t left = expected - now - kWakeEarly;
+    sleep_ns(left < kMillisecond ? left : kMillisecond);
+    *awake_since = 0;
+    return;
+  }
+  if (*awake_since == 0) *awake_since = now;
+  if (now - *awake_since < kStayAwake) {
+    sched_yield();
+  } else {
+    sleep_ns(kLookAgain);
+  }
+}
+
 // With the gate closed: waits until nothing of us is on the GPU or on its way there, and says since
 // when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
 // waits for a value the host writes): when nothing moves for long, whoever waits is let through for
@@ -143,8 +145,10 @@ bool out_of_the_open(Link& link) {
 Done drain(Link& link) {
   Done done;
   uint64_t patient_since = now_ns();
+  uint64_t served_at = patient_since;
+  uint64_t awake_since = 0;
   const bool connected = link.phase == Phase::Stopping;
-  for (unsigned turns = 0;; ++turns) {
+  for (;;) {
     const uint64_t now = now_ns();
     if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
     if (now - patient_since > kPatience) {
@@ -155,12 +159,9 @@ Done drain(Link& link) {
         close_gate(link.gate);
       }
     }
-    if (turns < 20) {
-      sched_yield();
-    } else {
-      sleep_ns(20 * kMicrosecond);
-    }
-    if (turns % 16 != 15) continue;
+    wait_for_end(done.expected, now, &awake_since);
+    if (now - served_at < kLook) continue;
+    served_at = now;
     // Without a scheduler there is nobody to wait for.
     if (connected && link.socket >= 0 && !pump(link)) break;
     Lock lock(link.mutex);
@@ -201,32 +202,22 @@ void stop(Link& link) {
 
 void take(Link& link, const wire::Grant& message) {
   Lock lock(link.mutex);
-  if (link.phase != Phase::Asked) {  // not asked for
-    auto back = wire::make<wire::Released>();
-    back.grant = message.grant;
-    tell(link, back.header);
-    return;
-  }
-  link.phase = Phase::Holding;
+  if (message.grant <= link.grant) return;  // taken already, by whoever waited for it
+  if (link.phase == Phase::Asked)
+    return begin_grant(link, message.grant, message.budget, link.watch);
+  // Not asked for.
   link.grant = message.grant;
-  link.budget = message.budget;
-  link.dropped = false;
-  const uint64_t now = now_ns();
-  link.meter.begin(now);
-  const bool free = link.watch == wire::Watch::Free && message.budget == 0;
-  link.running_free = free;
-  if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle
-    link.meter.submitted(now);
-    link.passes_changed_at = now;
-  }
-  link.busy = free;
-  publish(link, now);
-  open_gate(link, free ? kFree : kMetered);
+  auto back = wire::make<wire::Released>();
+  back.grant = message.grant;
+  tell(link, back.header);
 }
 
 void take(Link& link, const wire::Mode& message) {
-  link.watch = message.watch;
-  if (link.phase != Phase::Holding) return;
+  {
+    Lock lock(link.mutex);
+    link.watch = message.watch;
+    if (link.phase != Phase::Holding) return;
+  }
   const bool free = message.watch == wire::Watch::Free && link.budget == 0;
   if (free == link.running_free) return;
   if (!free) {
@@ -397,6 +388,7 @@ bool come_back(Link& link, int socket) {
     link.socket = socket;
     ++link.connection;
     link.phase = Phase::Idle;
+    link.grant = 0;
     link.meter.begin(now_ns());
     link.total_used = 0;
     open_gate(link, kClosed);

@@ -132,7 +132,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->done = record->marked = record->submitted.load();
   record->done_at = record->last_call_at = 0;
   record->first = record->outstanding = 0;
-  record->last_placed_at = 0;
+  record->last_placed_at = record->flight = 0;
   record->window = Window{};
   record->interval = record->elapsed = 0;
   record->in_use = true;
@@ -211,7 +211,8 @@ void retire(StreamRecord& record, uint64_t now) {
       return;
     }
     if (result != CUDA_SUCCESS) return take_for_done(record, now);
-    if (record.outstanding >= record.window.markers()) record.window.learn(now - oldest.placed_at);
+    record.flight = now - oldest.placed_at;
+    if (record.outstanding >= record.window.markers()) record.window.learn(record.flight);
     note_done_at(record, oldest.count, now);
     note_elapsed(record, oldest.event);
     record.first = (record.first + 1) % Window::kMarkers;
@@ -498,6 +499,8 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
     if (record.busy() || record.outstanding > 0) look_at(record, spacing, now);
     if (record.busy()) {
       in_flight = true;
+      const uint64_t expected = record.last_placed_at + record.flight;
+      if (expected > done->expected) done->expected = expected;
     } else if (record.orphan) {
       release_record(record, true);
       return;

@@ -36,6 +36,7 @@ struct StreamRecord {
   uint32_t first = 0;  // the oldest outstanding marker
   std::atomic<uint32_t> outstanding{0};
   uint64_t last_placed_at = 0;
+  uint64_t flight = 0;  // how long the last marker that is done took
   Window window;
   uint64_t interval = 0;  // of the meter, which `elapsed` is about
   uint64_t elapsed = 0;   // from the meter's origin to the last marker that is done, by the GPU
@@ -105,6 +106,7 @@ inline constexpr uint64_t kPlaceNothing = ~uint64_t{0};
 struct Done {
   uint64_t since = 0;
   uint64_t elapsed = 0;
+  uint64_t expected = 0;  // while something is: when it will be done if it takes as long as before
 };
 bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done);
 // While running free nothing was noted: every stream is taken for busy until a marker in it says

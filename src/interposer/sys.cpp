@@ -103,11 +103,22 @@ void sleep_ns(uint64_t duration) {
   } while (result != 0 && errno == EINTR);
 }
 
-void futex_wait(Word& word, uint32_t value, uint64_t timeout) {
+namespace {
+
+void wait_on(Word& word, int operation, uint32_t value, uint64_t timeout) {
   const KeepErrno keep;
   const timespec at_most = to_timespec(timeout);
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, timeout == 0 ? nullptr : &at_most, nullptr,
-          0);
+  syscall(SYS_futex, &word, operation, value, timeout == 0 ? nullptr : &at_most, nullptr, 0);
+}
+
+}  // namespace
+
+void futex_wait(Word& word, uint32_t value, uint64_t timeout) {
+  wait_on(word, FUTEX_WAIT_PRIVATE, value, timeout);
+}
+
+void shared_futex_wait(Word& word, uint32_t value, uint64_t timeout) {
+  wait_on(word, FUTEX_WAIT, value, timeout);
 }
 
 void futex_wake(Word& word, int count) {

@@ -16,6 +16,8 @@ void sleep_ns(uint64_t duration);
 
 // Waits while `word` is `value`, at most `timeout` nanoseconds (0: for ever). May return early.
 void futex_wait(Word& word, uint32_t value, uint64_t timeout = 0);
+// The same for a word that other processes see too.
+void shared_futex_wait(Word& word, uint32_t value, uint64_t timeout);
 void futex_wake(Word& word, int count);
 inline constexpr int kEveryone = 0x7fffffff;
 

@@ -23,7 +23,10 @@ struct Page {
 
   // Written by the scheduler.
   struct FromScheduler {
-    Word grant;             // the one that holds; 0: none
+    // The grant that holds; 0: none. Beside the Grant message, which comes later: whoever waits for
+    // it is woken by the bell and takes it from here.
+    Word grant;
+    Word budget;            // of that grant, written before it
     Word watch;             // Watch
     Word memory_limit;      // of the tenant; 0: none
     Word tenant_allocated;  // what all processes of the tenant have allocated on this GPU
@@ -44,7 +47,14 @@ struct Page {
     Word allocated;    // bytes
   };
   alignas(256) FromProgram program;
+
+  // A futex that both ring (wire::ring): threads that wait at the gate wait on it. What it counts
+  // means nothing.
+  alignas(256) std::atomic<uint32_t> bell;
 };
 static_assert(sizeof(Page) <= kPageSize);
+
+// Wakes whoever waits on the page's bell.
+void ring(Page& page);
 
 }  // namespace nvshare::wire
