@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "integration/machine.h"
 #include "integration/process.h"
 
 // handover_bench BUILD_DIR [--check] [--out FILE]
@@ -178,6 +179,8 @@ std::string json(Handovers& found, Numbers& trips, double ratio) {
 int run(const std::string& build, bool check, const std::string& out) {
   std::string folder = "/tmp/nvshare-bench-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return 1;
+  const Duration begin = integration::now();
+  const Duration stolen = integration::stolen_from_processors();
   Numbers trips;
   measure_round_trips(trips);
   const bool good = run_programs(build, folder);
@@ -190,7 +193,9 @@ int run(const std::string& build, bool check, const std::string& out) {
   const bool exclusive = idle.at(0) >= 0;
   const bool kept = idle.all.size() >= 100 && exclusive && ratio <= kMostTimes;
   if (!exclusive) fmt::print("handover_bench: a kernel began {:.0f} us too early\n", -idle.at(0));
-  const bool noisy = trips.at(0.99) > kNoisy * trips.at(0.5);
+  const bool noisy =
+      trips.at(0.99) > kNoisy * trips.at(0.5) ||
+      integration::stolen_part(stolen, integration::now() - begin) > integration::kStolenTooMuch;
   fmt::print(
       "{}  a hand-over leaves the GPU idle for {:.0f} us (p50 {:.0f}, {:.0f} of it since the end "
       "was "

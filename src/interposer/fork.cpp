@@ -5,6 +5,7 @@
 #include "interposer/gate.h"
 #include "interposer/memory.h"
 #include "interposer/records.h"
+#include "interposer/swap.h"
 
 // What pthread_atfork is made of; that itself moved between glibc's libraries.
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* dso);
@@ -22,6 +23,7 @@ void in_child() {
   forget_records_after_fork();
   forget_links_after_fork();
   memory_reset_after_fork();
+  swap_reset_after_fork();
 }
 
 }  // namespace

@@ -94,15 +94,17 @@ enum class Asking { Refused, Given, Waits, NoPlace };
 
 // Counts the bytes and asks for them, as one: a connection that begins anew says in its hello what
 // is counted.
-Asking ask(Link& link, uint64_t bytes, Request** place) {
+Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   Lock lock(link.mutex);
   if (!add_allocated(link, bytes)) return Asking::Refused;
+  if (!movable) link.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged) return Asking::Given;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kNobody) continue;
     auto message = wire::make<wire::MemoryRequest>();
     message.request = request.number = link.next_request++;
-    message.bytes = bytes;
+    message.bytes = request.bytes = bytes;
+    message.movable = movable;
     request.answer = Request::kWaits;
     request.connection = link.connection;
     // A connection that fails here is given up by the link's thread, which answers everyone.
@@ -111,6 +113,7 @@ Asking ask(Link& link, uint64_t bytes, Request** place) {
     return Asking::Waits;
   }
   link.allocated.fetch_sub(bytes);
+  if (!movable) link.pinned.fetch_sub(bytes);
   return Asking::NoPlace;
 }
 
@@ -126,14 +129,21 @@ void take_offer(Link& link) {
               static_cast<wire::Watch>(page->scheduler.watch.load()));
 }
 
+void tell_freed(Link& link, const Gone& gone) {
+  auto message = wire::make<wire::MemoryFreed>();
+  message.bytes = gone.bytes;
+  message.resident = gone.resident;
+  message.pinned = gone.pinned;
+  tell(link, message.header);
+}
+
 // The scheduler said no. If it has gone since, the new one was told of these bytes in the hello.
-void take_back(Link& link, uint64_t bytes, uint64_t connection) {
+void take_back(Link& link, uint64_t bytes, bool movable, uint64_t connection) {
   Lock lock(link.mutex);
   link.allocated.fetch_sub(bytes);
+  if (!movable) link.pinned.fetch_sub(bytes);
   if (link.phase == Phase::Unmanaged || link.connection == connection) return;
-  auto message = wire::make<wire::MemoryFreed>();
-  message.bytes = bytes;
-  tell(link, message.header);
+  tell_freed(link, {bytes, bytes, movable ? 0 : bytes});
 }
 
 }  // namespace
@@ -266,38 +276,43 @@ void wait_for_grant(Link& link) {
   }
 }
 
-bool memory_request(Gate& gate, uint64_t bytes) {
+Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Request* request = nullptr;
   Asking asking;
-  while ((asking = ask(link, bytes, &request)) == Asking::NoPlace) {
+  while ((asking = ask(link, bytes, movable, &request)) == Asking::NoPlace) {
     sleep_ns(1'000'000);  // more threads than places
   }
-  bool given = asking == Asking::Given;
+  Given given = asking == Asking::Given ? Given::Room : Given::Refused;
   if (asking == Asking::Waits) {
     while (request->answer.load() == Request::kWaits) {
       futex_wait(request->answer, Request::kWaits);
     }
-    given = request->answer.load() == Request::kGiven;
-    if (!given) take_back(link, bytes, request->connection);
+    const uint32_t answer = request->answer.load();
+    if (answer == Request::kGiven) given = Given::Room;
+    if (answer == Request::kAbsent) given = Given::Absent;
+    if (given == Given::Refused) take_back(link, bytes, movable, request->connection);
     request->answer = Request::kNobody;
   }
   publish_allocated(link);
   return given;
 }
 
-void memory_freed(Gate& gate, uint64_t bytes) {
-  if (bytes == 0) return;
+void memory_freed(Gate& gate, const Gone& gone) {
+  if (gone.bytes == 0) return;
   const KeepErrno keep;
   Link& link = *gate.link;
   Lock lock(link.mutex);
-  link.allocated.fetch_sub(bytes);
+  link.allocated.fetch_sub(gone.bytes);
+  link.pinned.fetch_sub(gone.pinned);
+  link.absent.fetch_sub(gone.bytes - gone.resident);
   publish_allocated(link);
-  if (link.phase == Phase::Unmanaged) return;
-  auto message = wire::make<wire::MemoryFreed>();
-  message.bytes = bytes;
-  tell(link, message.header);
+  if (link.phase != Phase::Unmanaged) tell_freed(link, gone);
+}
+
+wire::Backend memory_backend(const Gate& gate) {
+  return gate.link->backend.load(std::memory_order_relaxed);
 }
 
 MemoryView memory_view(Gate& gate) {

@@ -4,6 +4,7 @@
 
 #include "interposer/driver.h"
 #include "interposer/gate.h"
+#include "wire/messages.h"
 #include "wire/page.h"
 
 // A device's connection to the scheduler, and the thread that serves it.
@@ -15,13 +16,31 @@ Gate* gate_of_current_device();
 // The same for a device by number.
 Gate* gate_of_device(CUdevice device);
 
-// Asks the scheduler whether this device's tenant may allocate `bytes` more, and waits for the
-// answer. True: they are counted from now on. Without a scheduler only the process's own limit
-// (NVSHARE_GPU_MEMORY_LIMIT) counts. Thread-safe; may block for as long as the scheduler lets it
-// wait for memory; never called with a lock of ours held.
-bool memory_request(Gate& gate, uint64_t bytes);
-// They are not there any more (freed, or the driver refused them).
-void memory_freed(Gate& gate, uint64_t bytes);
+// Asks the scheduler whether this device's tenant may allocate `bytes` more, which can leave the
+// GPU (`movable`) or never will, and waits for the answer. Unless refused they are counted from now
+// on. Without a scheduler only the process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts.
+// Thread-safe; never called with a lock of ours held.
+enum class Given {
+  Refused,
+  Room,    // there is room for them now
+  Absent,  // there is none: the grant has been given back, and the next comes when there is
+};
+Given memory_request(Gate& gate, uint64_t bytes, bool movable);
+
+// They are not there any more (freed, or the driver refused them): all of them, those on the GPU,
+// and of those the ones that could never leave it.
+struct Gone {
+  uint64_t bytes = 0;
+  uint64_t resident = 0;
+  uint64_t pinned = 0;
+};
+void memory_freed(Gate& gate, const Gone& gone);
+inline void pinned_memory_freed(Gate& gate, uint64_t bytes) {
+  memory_freed(gate, {bytes, bytes, bytes});
+}
+
+// What becomes of plain allocations.
+wire::Backend memory_backend(const Gate& gate);
 
 // What the tenant may have (the least of its limit and the process's own; 0: no limit) and what of
 // it is allocated.

@@ -10,6 +10,7 @@ namespace nvshare::interposer {
 
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxRequests = 64;
+inline constexpr int kMaxOrders = 16;
 
 enum class Phase : uint32_t {
   Unmanaged,  // no scheduler: the gate stands open (or, when told to wait, closed)
@@ -21,10 +22,18 @@ enum class Phase : uint32_t {
 
 // A thread's question for memory.
 struct Request {
-  enum Answer : uint32_t { kNobody, kWaits, kGiven, kRefused };
+  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused };
   Word answer{kNobody};
   uint64_t number = 0;
+  uint64_t bytes = 0;
   uint64_t connection = 0;  // on which it was asked
+};
+
+// What the scheduler wants moved.
+struct Order {
+  uint64_t number = 0;
+  uint64_t bytes = 0;
+  bool out = false;
 };
 
 // The event at which the meter began to run. 0: there is none for the present interval.
@@ -77,8 +86,15 @@ struct Link {
   std::atomic<uint64_t> held{0};
   std::atomic<uint64_t> holds{0};
 
-  // Memory.
+  // Memory, as the scheduler has been told: all of it, what of that can never leave the GPU, and
+  // what is not on it.
+  std::atomic<wire::Backend> backend{wire::Backend::Native};
   std::atomic<uint64_t> allocated{0};
+  std::atomic<uint64_t> pinned{0};
+  std::atomic<uint64_t> absent{0};
+  Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
+  int order_count = 0;
+  bool lost = false;  // the connection, while memory was moved; the link's thread's
   Request requests[kMaxRequests];
   uint64_t next_request = 1;
 
@@ -117,7 +133,16 @@ void note_waited(Link& link);
 // The same before a call that comes a while after the last one: the GPU may have run out of work.
 void note_gap(Link& link, StreamRecord& record);
 
-// link_thread.cpp: connects and says hello; true when the scheduler welcomed the link, which is
+// link_memory.cpp, for the link's thread alone: does what was ordered. The connection may turn out
+// to be lost meanwhile (`lost`).
+void take_order(Link& link, const Order& order);
+void run_orders(Link& link);
+// Without a scheduler: brings back by itself what is absent. True when nothing is any more.
+bool bring_all_back(Link& link);
+
+// link_thread.cpp: takes the messages that have arrived; false when the connection is gone.
+bool pump(Link& link);
+// Connects and says hello; true when the scheduler welcomed the link, which is
 // then Idle.
 bool connect_link(Link& link);
 // Serves the connection for as long as the process lives.

@@ -12,6 +12,7 @@
 
 #include "interposer/link_state.h"
 #include "interposer/records.h"
+#include "interposer/swap.h"
 #include "wire/channel.h"
 
 namespace nvshare::interposer {
@@ -79,6 +80,8 @@ wire::Hello hello_of(const Link& link) {
   memcpy(hello.gpu, link.uuid, sizeof hello.gpu);
   hello.gpu_memory = link.device_memory;
   hello.allocated = link.allocated.load();
+  hello.pinned = link.pinned.load();
+  hello.resident = hello.allocated - link.absent.load();
   wire::put_text(hello.program, sizeof hello.program, program_invocation_short_name);
   return hello;
 }
@@ -103,14 +106,13 @@ bool take_welcome(Link& link, int socket) {
   if (!good) return false;
   link.watch = welcome->watch;
   link.when_lost = welcome->when_lost;
+  link.backend = welcome->backend;
   log("connected as client %llu of %.*s", static_cast<unsigned long long>(welcome->client),
       static_cast<int>(sizeof welcome->tenant), welcome->tenant);
   return true;
 }
 
 // --- giving the GPU back -----------------------------------------------------------------------
-
-bool pump(Link& link);
 
 // Running free, nothing was noted of what was submitted: once nobody is on the way any more, every
 // stream is taken for busy. False while somebody is.
@@ -153,7 +155,7 @@ Done drain(Link& link) {
     if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
     if (now - patient_since > kPatience) {
       patient_since = now;
-      if (link.waiting.load() > 0) {
+      if (link.waiting.load() > 0 && link.absent.load() == 0) {
         open_gate(link, kMetered);
         sleep_ns(kLetThrough);
         close_gate(link.gate);
@@ -244,12 +246,15 @@ void answer(Link& link, uint64_t number, Request::Answer what) {
   Lock lock(link.mutex);
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kWaits || request.number != number) continue;
+    // Counted before anybody can act on it.
+    if (what == Request::kAbsent) link.absent.fetch_add(request.bytes);
     request.answer = what;
     futex_wake(request.answer, kEveryone);
   }
 }
 
-void take_any(Link& link, const wire::Header* header) {
+// A descriptor that came with it is taken (-1 afterwards) or left to the caller.
+void take_any(Link& link, const wire::Header* header, int* descriptor) {
   if (const auto* grant = wire::as<wire::Grant>(header)) {
     take(link, *grant);
   } else if (const auto* drop = wire::as<wire::Drop>(header)) {
@@ -259,21 +264,38 @@ void take_any(Link& link, const wire::Header* header) {
     take(link, *mode);
   } else if (const auto* given = wire::as<wire::MemoryAvailable>(header)) {
     answer(link, given->request, Request::kGiven);
+  } else if (const auto* wait = wire::as<wire::MemoryWait>(header)) {
+    // Nothing may run while some of what the program has is not there, so the gate closes before
+    // the program is told where it is.
+    if (link.phase == Phase::Holding) stop(link);
+    answer(link, wait->request, Request::kAbsent);
+  } else if (const auto* out = wire::as<wire::SwapOut>(header)) {
+    take_order(link, {out->order, out->bytes, true});
+  } else if (const auto* in = wire::as<wire::SwapIn>(header)) {
+    take_order(link, {in->order, in->bytes, false});
+  } else if (const auto* arena = wire::as<wire::Arena>(header)) {
+    if (*descriptor >= 0) swap_add_arena(link.gate, *descriptor, arena->bytes);
+    *descriptor = -1;
   } else if (const auto* refused = wire::as<wire::MemoryRefused>(header)) {
     answer(link, refused->request, Request::kRefused);
   }
 }
 
-// Takes what has arrived; false when the connection is gone.
+}  // namespace
+
 bool pump(Link& link) {
   alignas(8) char buffer[wire::kMaxMessage];
   for (;;) {
-    const int length = wire::receive(link.socket, buffer, false);
+    int descriptor = -1;
+    const int length = wire::receive(link.socket, buffer, false, &descriptor);
     if (length == -EAGAIN) return true;
     if (length <= 0) return false;
-    take_any(link, wire::look_at(buffer, static_cast<size_t>(length)));
+    take_any(link, wire::look_at(buffer, static_cast<size_t>(length)), &descriptor);
+    if (descriptor >= 0) close(descriptor);
   }
 }
+
+namespace {
 
 // --- while a grant is held ---------------------------------------------------------------------
 
@@ -351,7 +373,8 @@ void serve_connection(Link& link) {
                         patience % static_cast<int64_t>(kSecond)};
     ppoll(&poll, 1, &time, nullptr);
     if (poll.revents != 0 && !pump(link)) return;
-    if (is_hung(link)) return;
+    run_orders(link);
+    if (link.lost || is_hung(link)) return;
     if (link.phase == Phase::Holding && !stopped_looking() && look(link)) stop(link);
   }
 }
@@ -371,8 +394,18 @@ void lose(Link& link) {
     request.answer = Request::kGiven;
     futex_wake(request.answer, kEveryone);
   }
-  link.running_free = link.when_lost == wire::WhenLost::Run;
-  open_gate(link, link.running_free ? kFree : kClosed);
+  link.lost = false;
+  link.order_count = 0;
+  open_gate(link, kClosed);
+}
+
+// Alone the program runs on when it was told to, as soon as all it has is on the GPU.
+void run_alone(Link& link) {
+  if (link.phase != Phase::Unmanaged || link.gate.state.load() != kClosed) return;
+  if (link.when_lost != wire::WhenLost::Run || !bring_all_back(link)) return;
+  Lock lock(link.mutex);
+  link.running_free = true;
+  open_gate(link, kFree);
 }
 
 // Before it says hello again nothing of it may be on the GPU.
@@ -430,6 +463,7 @@ void* serve_link(void* argument) {
       serve_connection(link);
       lose(link);
     }
+    run_alone(link);
     sleep_ns(link.look_again != 0 ? link.look_again : kLookForScheduler);
     connect_link(link);
   }

@@ -25,6 +25,9 @@ void memory_context_gone(CUcontext context, uint64_t before) {
     g_books.attachments.remove(number_of(context), kPlainTag);
   }
   uncount_context(context, before);
+  for (SwapFreed freed; (freed = swap_context_gone(context)).ours;) {
+    tell_freed(freed);
+  }
   // Should the driver have emptied the device's pools too.
   uncount_unknown(Lifetime::kPool);
 }

@@ -39,7 +39,7 @@ Charge::Charge(Gate* gate, uint64_t bytes) {
     refused_ = bytes >= kMostBytes || !g_books.records.hold();
   }
   if (refused_) return;
-  if (!memory_request(*gate, bytes)) {
+  if (memory_request(*gate, bytes, false) == Given::Refused) {
     const Lock lock(g_books.mutex);
     g_books.records.unhold();
     refused_ = true;
@@ -55,15 +55,16 @@ Charge::~Charge() {
     const Lock lock(g_books.mutex);
     g_books.records.unhold();
   }
-  memory_freed(*gate_, bytes_);
+  pinned_memory_freed(*gate_, bytes_);
 }
 
 bool Charge::correct(uint64_t bytes) {
   if (gate_ == nullptr || bytes == bytes_) return true;
   if (bytes > bytes_) {
-    if (bytes >= kMostBytes || !memory_request(*gate_, bytes - bytes_)) return false;
+    if (bytes >= kMostBytes || memory_request(*gate_, bytes - bytes_, false) == Given::Refused)
+      return false;
   } else {
-    memory_freed(*gate_, bytes_ - bytes);
+    pinned_memory_freed(*gate_, bytes_ - bytes);
   }
   bytes_ = bytes;
   return true;
@@ -80,7 +81,7 @@ void Charge::keep(Key key, Lifetime lifetime) {
     was_there = g_books.records.put(key.number, key.tag(), record, replaced);
   }
   gate_ = nullptr;
-  if (was_there) memory_freed(*replaced.gate, replaced.bytes);
+  if (was_there) pinned_memory_freed(*replaced.gate, replaced.bytes);
 }
 
 void Charge::add_to(Key key, Lifetime lifetime) {
@@ -119,7 +120,7 @@ void uncount(Key key, Serial before) {
     gone = *found;
     g_books.records.remove(key.number, key.tag());
   }
-  memory_freed(*gone.gate, gone.bytes);
+  pinned_memory_freed(*gone.gate, gone.bytes);
 }
 
 void uncount_context(CUcontext context, Serial before) {
@@ -138,7 +139,7 @@ void uncount_context(CUcontext context, Serial before) {
       });
     }
     if (gate == nullptr) return;
-    memory_freed(*gate, bytes);
+    pinned_memory_freed(*gate, bytes);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "interposer/driver.h"
 #include "interposer/link.h"
 #include "interposer/memory_table.h"
+#include "interposer/swap.h"
 
 // Counting what is allocated. Asked for before the driver is called, noted when it has given, given
 // back when the driver has freed.
@@ -121,6 +122,11 @@ class Charge {
   uint64_t bytes_ = 0;
   bool refused_ = false;
 };
+
+// What of memory that can move has been freed is told to the scheduler.
+inline void tell_freed(const SwapFreed& freed) {
+  memory_freed(*freed.gate, {freed.bytes, freed.resident, 0});
+}
 
 // How much is counted there; 0 when nothing is.
 uint64_t counted(Key key);

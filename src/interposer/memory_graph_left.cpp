@@ -47,7 +47,7 @@ bool turn_one(CUgraphExec exec, Serial before) {
     const Key key{Space::kAddress, address};
     was_there = g_books.records.put(key.number, key.tag(), record, replaced);
   }
-  if (was_there) memory_freed(*replaced.gate, replaced.bytes);
+  if (was_there) pinned_memory_freed(*replaced.gate, replaced.bytes);
   return true;
 }
 

@@ -1,9 +1,11 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
 #include "interposer/memory_graph.h"
+#include "interposer/records.h"
 
-// Plain, pitched and managed memory. Arguments that the driver refuses anyway go to it unasked, so
-// that its answer is the one without us.
+// Plain, pitched and managed memory. With the backend `swap` the first two can move (swap.h).
+// Arguments that the driver refuses anyway go to it unasked, so that its answer is the one without
+// us.
 namespace nvshare::interposer {
 namespace {
 
@@ -44,8 +46,40 @@ CUresult allocate_pitched(Address* address, Size* pitch, Size width, Size height
   return CUDA_SUCCESS;
 }
 
+// As the driver, which refuses to allocate while a capture is going on that does not let it.
+bool capture_forbids() {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode) != CUDA_SUCCESS) return true;
+  const bool relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+  real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode);
+  return !relaxed;
+}
+
+// The gate of the device that memory which can move is to be allocated on; null when it is to be
+// the driver's own.
+Gate* gate_for_swap() {
+  Gate* gate = gate_of_current_device();
+  const bool swaps = gate != nullptr && memory_backend(*gate) == wire::Backend::Swap;
+  return swaps && !capture_forbids() ? gate : nullptr;
+}
+
+CUresult allocate_swappable(Gate& gate, CUdeviceptr* address, uint64_t bytes) {
+  if (bytes >= kMostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  const Given given = memory_request(gate, bytes, true);
+  if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool room = given == Given::Room;
+  const CUresult result = swap_allocate(gate, bytes, room, address);
+  if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
+  return result;
+}
+
 template <FunctionId kFunction, typename Address>
 CUresult release(Address address) {
+  if (const SwapFreed freed = swap_free(address); freed.ours) {
+    tell_freed(freed);
+    return CUDA_SUCCESS;
+  }
   const Serial before = mark();
   const CUresult result = real<kFunction>(address);
   if (result != CUDA_SUCCESS) return result;
@@ -63,6 +97,8 @@ CUresult cuMemAlloc(CUdeviceptr_v1* address, unsigned bytes) {
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  Gate* gate = address != nullptr && bytes != 0 ? gate_for_swap() : nullptr;
+  if (gate != nullptr) return allocate_swappable(*gate, address, bytes);
   return allocate<FunctionId::cuMemAlloc_v2>(address, bytes);
 }
 
@@ -78,6 +114,16 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1* address, unsigned* pitch, unsigned widt
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height,
                             unsigned element_size_bytes) {
+  const uint64_t row = product(sum(width_bytes, kPitch - 1) / kPitch, kPitch);
+  const uint64_t bytes = product(row, height);
+  const bool sound =
+      address != nullptr && pitch != nullptr && bytes != 0 && bytes < kMostBytes &&
+      (element_size_bytes == 4 || element_size_bytes == 8 || element_size_bytes == 16);
+  if (Gate* gate = sound ? gate_for_swap() : nullptr) {
+    const CUresult result = allocate_swappable(*gate, address, bytes);
+    if (result == CUDA_SUCCESS) *pitch = row;
+    return result;
+  }
   return allocate_pitched<FunctionId::cuMemAllocPitch_v2, FunctionId::cuMemFree_v2>(
       address, pitch, width_bytes, height, element_size_bytes);
 }

@@ -80,6 +80,16 @@ CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool poo
 template <FunctionId kFunction>
 CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
   const bool capturing = stream_is_capturing(stream, per_thread);
+  // Memory that can move is freed at once, when the stream has come this far.
+  if (!capturing && swap_range_of(address).base == address && address != 0) {
+    const CUresult waited = per_thread ? real<FunctionId::cuStreamSynchronize_ptsz>(stream)
+                                       : real<FunctionId::cuStreamSynchronize>(stream);
+    if (waited != CUDA_SUCCESS) return waited;
+    if (const SwapFreed freed = swap_free(address); freed.ours) {
+      tell_freed(freed);
+      return CUDA_SUCCESS;
+    }
+  }
   const Serial before = mark();
   const CUresult result = real<kFunction>(address, stream);
   if (result != CUDA_SUCCESS || capturing) return result;

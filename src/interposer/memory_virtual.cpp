@@ -16,7 +16,7 @@ struct Freed {
 };
 
 void tell(const Freed& freed) {
-  if (freed.gate != nullptr) memory_freed(*freed.gate, freed.bytes);
+  if (freed.gate != nullptr) pinned_memory_freed(*freed.gate, freed.bytes);
 }
 
 // These need the lock.

@@ -181,4 +181,13 @@ void log(const char* format, ...) {
   (void)!write(STDERR_FILENO, line, static_cast<size_t>(length) + 1);
 }
 
+void warn_once(const char* text) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  const KeepErrno keep;
+  char line[512];
+  const int length = snprintf(line, sizeof line, "nvshare: %s\n", text);
+  (void)!write(STDERR_FILENO, line, static_cast<size_t>(length));
+}
+
 }  // namespace nvshare::interposer

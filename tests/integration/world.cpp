@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "integration/machine.h"
 #include "wire/channel.h"
 
 namespace nvshare::integration {
@@ -42,17 +43,6 @@ void end_children() {
       ::waitpid(pid, nullptr, 0);
     }
   }
-}
-
-// For how long, since the machine was started, something waited for a processor; 0 where the kernel
-// does not tell.
-Duration stalled() {
-  std::ifstream file("/proc/pressure/cpu");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t at = line.find("total=");
-  if (at == std::string::npos) return {};
-  return std::chrono::microseconds(std::atoll(line.c_str() + at + 6));
 }
 
 // What a probe has answered, without what `nvshare run` says beside it.
@@ -161,7 +151,7 @@ void expect_all_good(std::vector<Job>& jobs, Duration limit) {
 
 void World::SetUp() {
   begun_ = now();
-  stalled_before_ = stalled();
+  waited_before_ = waited_for_processors();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   std::string pattern = "/tmp/nvshare-test-XXXXXX";
   ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
@@ -195,7 +185,7 @@ void World::sleep(Duration length) {
 }
 
 double World::waited() const {
-  return std::chrono::duration<double>(stalled() - stalled_before_) /
+  return std::chrono::duration<double>(waited_for_processors() - waited_before_) /
          std::chrono::duration<double>(now() - begun_);
 }
 

@@ -11,7 +11,6 @@
 namespace nvshare::programs {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{64} << 20;   // memory is taken and checked in these
 constexpr std::size_t kBuffer = std::size_t{16} << 20;  // that a copy or a memset is about
 constexpr std::size_t kLedgerWords = 1024;
 constexpr unsigned kBlock = 1024;  // threads; two such blocks fill a multiprocessor
@@ -71,15 +70,15 @@ bool Job::begin() {
 bool Job::take_memory() {
   std::size_t left = static_cast<std::size_t>(options_.memory.count);
   while (left > 0) {
-    const std::size_t bytes = std::min(left, kPiece);
+    const std::size_t bytes = std::min(left, static_cast<std::size_t>(options_.piece.count));
     CUdeviceptr address = 0;
     if (!ok(driver_.call<FunctionId::cuMemAlloc_v2>(&address, bytes), "cuMemAlloc")) return false;
-    pieces_.emplace_back(address, bytes);
+    pieces_.push_back({address, bytes, 0});
     left -= bytes;
   }
   if (!options_.check) return true;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    auto [address, bytes] = pieces_[i];
+    auto [address, bytes, passes] = pieces_[i];
     unsigned value = pattern_of(i);
     std::uint64_t words = bytes / sizeof value;
     void* params[] = {&address, &value, &words};
@@ -105,6 +104,9 @@ bool Job::one_operation(Lane& lane, CUstream stream) {
       return ok(driver_.call<FunctionId::cuMemsetD32Async>(lane.buffer, 0x5eedu,
                                                            kBuffer / sizeof(unsigned), stream),
                 "cuMemsetD32Async");
+    case Pattern::Train:
+      if (!change_next_piece(stream)) return false;
+      break;
     default:
       break;
   }
@@ -114,11 +116,22 @@ bool Job::one_operation(Lane& lane, CUstream stream) {
   return launch(spin_, blocks_, kBlock, stream, params);
 }
 
-bool Job::add_to_ledger(Lane& lane, CUstream stream) {
+// Adds one to each word.
+bool Job::add(CUdeviceptr address, std::uint64_t words, unsigned grid, CUstream stream) {
   unsigned one = 1;
-  std::uint64_t words = kLedgerWords;
-  void* params[] = {&lane.ledger, &one, &words};
-  return launch(add_, 1, kBlock, stream, params);
+  void* params[] = {&address, &one, &words};
+  return launch(add_, grid, kBlock, stream, params);
+}
+
+bool Job::add_to_ledger(Lane& lane, CUstream stream) {
+  return add(lane.ledger, kLedgerWords, 1, stream);
+}
+
+bool Job::change_next_piece(CUstream stream) {
+  Piece& piece = pieces_[next_piece_];
+  next_piece_ = (next_piece_ + 1) % pieces_.size();
+  piece.passes += 1;
+  return add(piece.address, piece.bytes / sizeof(unsigned), blocks_, stream);
 }
 
 bool Job::open_lane(Lane& lane) {
@@ -318,14 +331,14 @@ bool Job::verify(std::uint64_t& checksum) {
   checksum = 0xcbf29ce484222325;
   std::vector<unsigned> words;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    const auto [address, bytes] = pieces_[i];
+    const auto [address, bytes, passes] = pieces_[i];
     words.assign(bytes / sizeof(unsigned), 0);
     if (!ok(driver_.call<FunctionId::cuMemcpyDtoH_v2>(static_cast<void*>(words.data()), address,
                                                       words.size() * sizeof(unsigned)),
             "cuMemcpyDtoH")) {
       return false;
     }
-    const unsigned expected = pattern_of(i);
+    const unsigned expected = pattern_of(i) + passes;
     for (const unsigned word : words) {
       if (word != expected) return fail(fmt::format("memory piece {} has changed", i));
       checksum = (checksum ^ word) * 0x100000001b3;

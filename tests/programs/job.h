@@ -56,6 +56,8 @@ class Job {
   bool launch(CUfunction function, unsigned grid, unsigned block, CUstream stream, void** params);
   bool one_operation(Lane& lane, CUstream stream);
   bool add_to_ledger(Lane& lane, CUstream stream);
+  bool add(CUdeviceptr address, std::uint64_t words, unsigned grid, CUstream stream);
+  bool change_next_piece(CUstream stream);
   bool submit(Lane& lane, std::int64_t count);
   bool settle(Lane& lane, int mark);
   bool check_ledger(Lane& lane);
@@ -74,7 +76,14 @@ class Job {
   CUfunction add_{};
   unsigned blocks_ = 1;  // that fill the device
   Duration operation_{};
-  std::vector<std::pair<CUdeviceptr, std::size_t>> pieces_;
+  // Memory, and how often all of it was changed (train).
+  struct Piece {
+    CUdeviceptr address;
+    std::size_t bytes;
+    unsigned passes;
+  };
+  std::vector<Piece> pieces_;
+  std::size_t next_piece_ = 0;
 
   std::atomic<std::int64_t> done_{0};
   std::atomic<bool> stop_{false};

@@ -19,13 +19,15 @@ struct Flag {
 
 constexpr std::pair<std::string_view, Pattern> kPatterns[] = {
     {"saturate", Pattern::Saturate}, {"bursty", Pattern::Bursty}, {"sync", Pattern::Sync},
-    {"graph", Pattern::Graph},       {"copy", Pattern::Copy},     {"memset", Pattern::Memset}};
+    {"graph", Pattern::Graph},       {"copy", Pattern::Copy},     {"memset", Pattern::Memset},
+    {"train", Pattern::Train}};
 
 Result<void> set_pattern(JobOptions& options, Text text) {
   for (const auto& [name, pattern] : kPatterns) {
     if (name == text) return options.pattern = pattern, Result<void>{};
   }
-  return Error{fmt::format("'{}' is none of saturate, bursty, sync, graph, copy, memset", text)};
+  return Error{
+      fmt::format("'{}' is none of saturate, bursty, sync, graph, copy, memset, train", text)};
 }
 
 Set duration(Duration JobOptions::*field, Duration least) {
@@ -66,11 +68,14 @@ Result<void> set_length(JobOptions& options, Text text) {
   return {};
 }
 
-Result<void> set_memory(JobOptions& options, Text text) {
-  const auto value = parse_bytes(text);
-  if (!value) return value.error();
-  options.memory = *value;
-  return {};
+Set bytes(Bytes JobOptions::*field, Bytes least) {
+  return [=](JobOptions& options, Text text) -> Result<void> {
+    const auto value = parse_bytes(text);
+    if (!value) return value.error();
+    if (*value < least) return Error{fmt::format("'{}' is too little", text)};
+    options.*field = *value;
+    return {};
+  };
 }
 
 Result<void> set_progress(JobOptions& options, Text text) {
@@ -88,8 +93,13 @@ const std::vector<Flag>& flags() {
        number(&JobOptions::launches, 1, 1'000'000'000)},
       {"--kernel", "T", "length of a kernel (1ms); 0ns: an empty one",
        duration(&JobOptions::kernel, 0ns)},
-      {"--memory", "SIZE", "device memory that it takes and holds", set_memory},
-      {"--pattern", "P", "saturate, bursty, sync, graph, copy or memset", set_pattern},
+      {"--memory", "SIZE", "device memory that it takes and holds",
+       bytes(&JobOptions::memory, Bytes{0})},
+      {"--piece", "SIZE", "in pieces of this size (64Mi)", bytes(&JobOptions::piece, mib(1))},
+      {"--pattern", "P",
+       "saturate, bursty, sync, graph, copy, memset or train (changes all of its memory, "
+       "a piece before each kernel)",
+       set_pattern},
       {"--busy", "T", "bursty: how much work at a time (60ms)", duration(&JobOptions::busy, 1us)},
       {"--idle", "T", "bursty: how long it then does nothing (40ms)",
        duration(&JobOptions::idle, 0ns)},
@@ -143,6 +153,12 @@ Result<JobOptions> parse_job(const std::vector<std::string>& words) {
     return Error{"--streams and --per-thread-stream: only one of the two"};
   }
   if (options.per_thread_stream) options.streams = 0;
+  if (options.pattern == Pattern::Train) {
+    if (options.memory < options.piece) return Error{"--pattern train: needs --memory"};
+    if (options.threads > 1 || options.streams > 1) {
+      return Error{"--pattern train: one thread and one stream"};
+    }
+  }
   return options;
 }
 

@@ -9,7 +9,7 @@
 
 namespace nvshare::programs {
 
-enum class Pattern { Saturate, Bursty, Sync, Graph, Copy, Memset };
+enum class Pattern { Saturate, Bursty, Sync, Graph, Copy, Memset, Train };
 
 // What gpu-job is asked to do; job_help() says what each means.
 struct JobOptions {
@@ -17,6 +17,7 @@ struct JobOptions {
   std::int64_t launches = 0;  // of each thread; 0: as many as fit into the time
   Duration kernel = 1ms;
   Bytes memory;
+  Bytes piece = mib(64);  // that memory is taken in
   Pattern pattern = Pattern::Saturate;
   Duration busy = 60ms;
   Duration idle = 40ms;

@@ -37,7 +37,7 @@ TEST(JobOptions, WhatIsWrongIsSaidInOneLine) {
   EXPECT_EQ(error_of({"--seconds"}), "--seconds: S is missing");
   EXPECT_EQ(error_of({"--check=yes"}), "--check: takes no value");
   EXPECT_EQ(error_of({"--pattern", "slow"}),
-            "--pattern: 'slow' is none of saturate, bursty, sync, graph, copy, memset");
+            "--pattern: 'slow' is none of saturate, bursty, sync, graph, copy, memset, train");
   EXPECT_EQ(error_of({"--streams", "2", "--per-thread-stream"}),
             "--streams and --per-thread-stream: only one of the two");
   for (const auto& [name, value] : {std::pair{"--seconds", "0"},
