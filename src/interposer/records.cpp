@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include "interposer/current.h"
 #include "interposer/link_state.h"
 
 namespace nvshare::interposer {
@@ -58,44 +59,6 @@ CUstream normal(Destination destination) {
 bool is_default(CUstream stream) {
   return stream == stream_legacy() || stream == stream_per_thread();
 }
-
-// Our own calls must not disturb a capture that the thread, or another, has going on.
-class Relaxed {
- public:
-  Relaxed() {
-    exchanged_ = real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode_) == CUDA_SUCCESS;
-  }
-  ~Relaxed() {
-    if (exchanged_) real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode_);
-  }
-
- private:
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool exchanged_ = false;
-};
-
-// Makes a context current for a moment.
-class Within {
- public:
-  explicit Within(CUcontext context)
-      : pushed_(real<FunctionId::cuCtxPushCurrent_v2>(context) == CUDA_SUCCESS) {}
-  // A thread that submits to a stream mostly has its context current already.
-  explicit Within(const StreamRecord& record) : pushed_(false) {
-    CUcontext current = nullptr;
-    real<FunctionId::cuCtxGetCurrent>(&current);
-    if (current != record.context) {
-      pushed_ = real<FunctionId::cuCtxPushCurrent_v2>(record.context) == CUDA_SUCCESS;
-    }
-  }
-  ~Within() {
-    CUcontext popped;
-    if (pushed_) real<FunctionId::cuCtxPopCurrent_v2>(&popped);
-  }
-  explicit operator bool() const { return pushed_; }
-
- private:
-  bool pushed_;
-};
 
 StreamRecord* find(CUcontext context, CUstream stream, const Slot* thread) {
   StreamRecord* found = nullptr;
@@ -436,14 +399,14 @@ void note_submission(StreamRecord& record) {
   const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
   if (since < record.window.stride() && record.thread == nullptr) return;
   Relaxed relaxed;
-  const Within within(record);
+  const Within within(record.context);
   Lock lock(record.mutex);
   place(record, now_ns());
 }
 
 void place_origin(StreamRecord& record) {
   Relaxed relaxed;
-  const Within within(record);
+  const Within within(record.context);
   Origin& origin = record.gate->link->origin;
   origin.interval.store(0);
   Lock lock(g_mutex);

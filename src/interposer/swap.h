@@ -21,6 +21,9 @@ CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* addre
 // What of freed memory was where, to be told to the scheduler.
 struct SwapFreed {
   bool ours = false;  // otherwise the driver is to be asked
+  // Refused as the driver does it, during a capture or in a context that is broken: nothing is
+  // freed then.
+  CUresult result = CUDA_SUCCESS;
   Gate* gate = nullptr;
   uint64_t bytes = 0;
   uint64_t resident = 0;
@@ -40,6 +43,9 @@ struct SwapRange {
 };
 SwapRange swap_range_of(CUdeviceptr address);
 
+// The driver is about to end a context, or (not `leaving`) has refused to: nothing is moved or
+// pinned in it meanwhile. Waits for a move that is going on.
+void swap_context_leaving(CUcontext context, bool leaving);
 // The driver has ended a context, and what was allocated in it goes with it. Called afterwards;
 // one answer for each gate concerned, until one says it is not `ours`.
 SwapFreed swap_context_gone(CUcontext context);
@@ -59,7 +65,9 @@ using SwapProgress = bool (*)(void* argument, const SwapMoved& since_the_last);
 bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
 // Moves at most `bytes` in, in whole chunks; all that is missing when that is no more than `bytes`.
 bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
-// How much is absent.
+// How much of what is allocated is on the GPU, and how much is not. What is freed or has been moved
+// is counted here at once, and told (SwapFreed, SwapProgress) a moment later.
+uint64_t swap_resident(Gate& gate);
 uint64_t swap_absent(Gate& gate);
 
 // Host memory to swap out to. Mapped, touched and pinned by a thread of its own, ahead of need;

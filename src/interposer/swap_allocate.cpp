@@ -1,0 +1,175 @@
+#include "interposer/swap_state.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr uint64_t kSmall = uint64_t{1} << 20;  // at most: shares a region with others
+constexpr uint64_t kAlignment = 512;            // the driver's own
+constexpr uint64_t kFirstShared = uint64_t{2} << 20;
+constexpr uint64_t kShared = uint64_t{32} << 20;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kMost = uint64_t{1} << 48;  // more than any device has
+
+uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+struct Order {
+  Space& space;
+  Lane& lane;
+  uint64_t bytes;
+  bool room;
+};
+
+Allocation* take_record(Space& space) {
+  const Lock lock(space.mutex);
+  return space.allocation_pool.take();
+}
+
+void give_record(Space& space, Allocation* allocation) {
+  const Lock lock(space.mutex);
+  space.allocation_pool.give(allocation);
+}
+
+// Physical memory for all of a new region.
+CUresult fill(Region& region) {
+  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
+    const CUresult result = make_present(*chunk);
+    if (result != CUDA_SUCCESS) return result;
+    chunk->where = Where::kHere;
+  }
+  return CUDA_SUCCESS;
+}
+
+Region* make_filled_region(const Order& order, uint64_t bytes, CUresult& result) {
+  Region* region = make_region(order.space, order.lane, bytes, result);
+  if (region == nullptr || !order.room) return region;
+  result = fill(*region);
+  if (result == CUDA_SUCCESS) return region;
+  release_region(*region);
+  return nullptr;
+}
+
+CUresult allocate_large(const Order& order, Allocation& allocation) {
+  CUresult result = CUDA_SUCCESS;
+  Region* region = make_filled_region(order, order.bytes, result);
+  if (region == nullptr) return result;
+  uint64_t left = order.bytes;
+  for (Chunk* chunk = region->chunks; chunk != nullptr; chunk = chunk->sibling) {
+    chunk->asked = left < chunk->bytes ? left : chunk->bytes;
+    chunk->length = round_up(chunk->asked, kPage);
+    left -= chunk->asked;
+  }
+  allocation.address = region->address;
+  allocation.region = region;
+  const Lock lock(order.space.mutex);
+  add_chunks(*region);
+  order.space.allocations.insert(&allocation);
+  return CUDA_SUCCESS;
+}
+
+// In a region that is where the memory is wanted: who was promised room may use it at once, and who
+// was not must not be counted as being there. With the space's mutex held.
+bool take_block(const Order& order, Allocation& allocation) {
+  Space& space = order.space;
+  const uint64_t bytes = round_up(order.bytes, kAlignment);
+  const Where where = order.room ? Where::kHere : Where::kAway;
+  for (Region* region = space.shared; region != nullptr; region = region->next) {
+    Chunk& chunk = *region->chunks;
+    if (region->lane != &order.lane || chunk.where != where) continue;
+    Extent* block = region->blocks.take(space.extent_pool, bytes);
+    if (block == nullptr) continue;
+    region->used += 1;
+    count_asked(chunk, order.bytes);
+    allocation.address = block->address;
+    allocation.region = region;
+    allocation.block = block;
+    space.allocations.insert(&allocation);
+    return true;
+  }
+  return false;
+}
+
+bool any_shared(const Order& order) {
+  const Lock lock(order.space.mutex);
+  for (Region* region = order.space.shared; region != nullptr; region = region->next) {
+    if (region->lane == &order.lane) return true;
+  }
+  return false;
+}
+
+// A small first one for programs that need little; and when there is no room for a large one.
+Region* make_shared_region(const Order& order, CUresult& result) {
+  Region* region = nullptr;
+  if (any_shared(order)) region = make_filled_region(order, kShared, result);
+  if (region == nullptr) region = make_filled_region(order, kFirstShared, result);
+  return region;
+}
+
+CUresult allocate_small(const Order& order, Allocation& allocation) {
+  Space& space = order.space;
+  {
+    const Lock lock(space.mutex);
+    if (take_block(order, allocation)) return CUDA_SUCCESS;
+  }
+  const Lock growing(space.growth);
+  {
+    const Lock lock(space.mutex);
+    if (take_block(order, allocation)) return CUDA_SUCCESS;
+  }
+  CUresult result = CUDA_SUCCESS;
+  Region* region = make_shared_region(order, result);
+  if (region == nullptr) return result;
+  {
+    const Lock lock(space.mutex);
+    if (region->blocks.add_range(space.extent_pool, region->address, region->bytes)) {
+      region->shared = true;
+      region->next = space.shared;
+      space.shared = region;
+      add_chunks(*region);
+      if (take_block(order, allocation)) return CUDA_SUCCESS;
+      unlist_shared(*region);
+      remove_chunks(*region);
+    }
+  }
+  release_region(*region);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+}  // namespace
+
+void unlist_shared(Region& region) {
+  Region** place = &region.space->shared;
+  while (*place != &region) place = &(*place)->next;
+  *place = region.next;
+}
+
+CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address) {
+  const KeepErrno keep;
+  if (bytes > kMost) return CUDA_ERROR_OUT_OF_MEMORY;
+  Space* space = make_space(gate);
+  if (space == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUcontext context = nullptr;
+  CUresult result = real<FunctionId::cuCtxGetCurrent>(&context);
+  if (result != CUDA_SUCCESS) return result;
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  Lane* lane = lane_of(*space, context);
+  if (lane == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  result = may_wait(*lane);
+  if (result != CUDA_SUCCESS) return result;
+  tidy(*space);
+  Allocation* allocation = take_record(*space);
+  if (allocation == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  allocation->bytes = bytes;
+  const Order order{*space, *lane, bytes, room};
+  result =
+      bytes <= kSmall ? allocate_small(order, *allocation) : allocate_large(order, *allocation);
+  if (result == CUDA_SUCCESS) {
+    *address = allocation->address;
+  } else {
+    give_record(*space, allocation);
+  }
+  return result;
+}
+
+}  // namespace nvshare::interposer

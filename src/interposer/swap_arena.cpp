@@ -1,0 +1,189 @@
+#include "interposer/swap_arena.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "interposer/swap_state.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kLittle = 10'000'000;
+constexpr int kTouchers = 4;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
+
+// --- pages come in parallel
+
+struct Touch {
+  char* memory;
+  uint64_t bytes;
+  Word* left;
+  bool good;
+};
+
+// Asks the kernel for the pages. A kernel that cannot be asked lets them come when they are pinned;
+// to write to them here would end the process if there were none.
+bool populate(char* memory, uint64_t bytes) {
+  if (madvise(memory, bytes, kPopulateWrite) == 0) return true;
+  return errno == EINVAL;
+}
+
+void* touch(void* argument) {
+  Touch& task = *static_cast<Touch*>(argument);
+  task.good = populate(task.memory, task.bytes);
+  Word& left = *task.left;  // the task is gone with the last one
+  if (left.fetch_sub(1) == 1) futex_wake(left, kEveryone);
+  return nullptr;
+}
+
+bool touch_all(char* memory, uint64_t bytes) {
+  Touch tasks[kTouchers];
+  const uint64_t each = (bytes / kTouchers + kPage - 1) / kPage * kPage;
+  int count = 0;
+  for (uint64_t at = 0; at < bytes; at += each) {
+    tasks[count++] = {memory + at, bytes - at < each ? bytes - at : each, nullptr, false};
+  }
+  Word left{static_cast<uint32_t>(count)};
+  for (int i = 0; i < count; ++i) {
+    tasks[i].left = &left;
+    if (i + 1 == count || !start_thread(touch, &tasks[i], "nvshare-arena")) touch(&tasks[i]);
+  }
+  while (const uint32_t seen = left.load()) futex_wait(left, seen);
+  for (int i = 0; i < count; ++i) {
+    if (!tasks[i].good) return false;
+  }
+  return true;
+}
+
+// --- segments
+
+struct Segment {
+  Space* space;
+  int descriptor;
+  uint64_t bytes;
+};
+
+char* map_segment(const Segment& segment) {
+  struct stat status;
+  if (fstat(segment.descriptor, &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) < segment.bytes) {
+    return nullptr;
+  }
+  void* memory =
+      mmap(nullptr, segment.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.descriptor, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, segment.bytes, MADV_HUGEPAGE);
+  madvise(memory, segment.bytes, MADV_DONTFORK);
+  return static_cast<char*>(memory);
+}
+
+// Known before it is pinned, so that it is unpinned with its context; used afterwards.
+Slab* list_slab(Arena& arena, char* memory, uint64_t bytes) {
+  const Lock lock(arena.mutex);
+  Slab* slab = arena.slab_pool.take();
+  if (slab == nullptr) return nullptr;
+  slab->memory = memory;
+  slab->bytes = bytes;
+  slab->next = arena.slabs;
+  arena.slabs = slab;
+  return slab;
+}
+
+void add_slab(Space& space, char* memory, uint64_t bytes) {
+  Slab* slab = touch_all(memory, bytes) ? list_slab(space.arena, memory, bytes) : nullptr;
+  if (slab == nullptr) {
+    log("swap: %llu bytes of host memory are not there", static_cast<unsigned long long>(bytes));
+    return;
+  }
+  arena_pin(space, *slab);
+  const Lock lock(space.arena.mutex);
+  space.arena.extents.add_range(space.arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
+}
+
+void* take_segment(void* argument) {
+  auto* given = static_cast<Segment*>(argument);
+  const Segment segment = *given;
+  unmap_memory(given, sizeof(Segment));
+  char* memory = map_segment(segment);
+  close(segment.descriptor);
+  const uint64_t bytes = memory == nullptr ? 0 : segment.bytes / kPage * kPage;
+  for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
+    add_slab(*segment.space, memory + at, bytes - at < kSlabBytes ? bytes - at : kSlabBytes);
+  }
+  segment.space->arena.pending.fetch_sub(1);
+  futex_wake(segment.space->arena.pending, kEveryone);
+  // The contexts may have changed meanwhile.
+  arena_pin_later(*segment.space);
+  return nullptr;
+}
+
+// With the mutex held.
+void give_pieces(Arena& arena, Extent* pieces) {
+  while (pieces != nullptr) {
+    Extent* next = pieces->next;
+    arena.extents.give(arena.extent_pool, pieces);
+    pieces = next;
+  }
+}
+
+}  // namespace
+
+bool arena_take(Arena& arena, uint64_t bytes, HostCopy& copy) {
+  const Lock lock(arena.mutex);
+  if (arena.extents.free_bytes() < bytes) return false;
+  Extent* pieces = nullptr;
+  for (uint64_t left = bytes; left > 0;) {
+    const uint64_t largest = arena.extents.largest();
+    Extent* piece = arena.extents.take(arena.extent_pool, largest < left ? largest : left);
+    if (piece == nullptr) {
+      give_pieces(arena, pieces);
+      return false;
+    }
+    left -= piece->bytes;
+    piece->next = pieces;
+    pieces = piece;
+  }
+  copy = {};
+  copy.pieces = pieces;
+  copy.bytes = bytes;
+  return true;
+}
+
+void arena_give(Arena& arena, HostCopy& copy) {
+  if (copy.pieces != nullptr) {
+    const Lock lock(arena.mutex);
+    give_pieces(arena, copy.pieces);
+  }
+  copy = {};
+}
+
+uint64_t arena_free(Arena& arena) {
+  const Lock lock(arena.mutex);
+  return arena.extents.free_bytes();
+}
+
+void arena_wait(Arena& arena) {
+  const uint32_t pending = arena.pending.load();
+  if (pending > 0) futex_wait(arena.pending, pending, kLittle);
+}
+
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes) {
+  const KeepErrno keep;
+  Space* space = make_space(gate);
+  auto* segment = static_cast<Segment*>(map_memory(sizeof(Segment)));
+  if (space != nullptr && segment != nullptr) {
+    *segment = {space, descriptor, bytes};
+    space->arena.pending.fetch_add(1);
+    if (start_thread(take_segment, segment, "nvshare-arena")) return;
+    space->arena.pending.fetch_sub(1);
+  }
+  if (segment != nullptr) unmap_memory(segment, sizeof(Segment));
+  close(descriptor);
+  log("swap: host memory cannot be taken");
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "interposer/swap_extents.h"
+#include "interposer/swap_hash.h"
+
+// Host memory that chunks are copied to. It comes from the scheduler, in segments.
+namespace nvshare::interposer {
+
+struct Space;
+
+// The host's copy of a chunk, in as many pieces as there had to be.
+struct HostCopy {
+  Extent* pieces = nullptr;
+  uint64_t bytes = 0;
+  bool valid = false;     // what the chunk had when it was last moved
+  bool in_doubt = false;  // the driver may still write to it: nobody else gets it
+  bool hashed = false;
+  Fingerprint fingerprint;
+};
+
+// So much of a segment is pinned together, and no piece crosses its end: the driver does not like
+// copies that do.
+inline constexpr uint64_t kSlabBytes = uint64_t{1} << 30;
+
+struct Slab {
+  char* memory = nullptr;
+  uint64_t bytes = 0;
+  CUcontext pinned_in = nullptr;  // null: it is not pinned
+  Slab* next = nullptr;
+};
+
+struct Arena {
+  // Held while memory is being pinned or unpinned.
+  Mutex pinning;
+
+  Mutex mutex;  // of what follows
+  Slab* slabs = nullptr;
+  Word pending{0};  // segments that are on their way
+  Extents extents;
+  Pool<Extent> extent_pool;
+  Pool<Slab> slab_pool;
+};
+
+// Room for `bytes` of a copy, which has none; false when there is not so much free.
+bool arena_take(Arena& arena, uint64_t bytes, HostCopy& copy);
+// Gives back all of a copy.
+void arena_give(Arena& arena, HostCopy& copy);
+// How much is free.
+uint64_t arena_free(Arena& arena);
+// Waits a little for more of a segment that is on its way.
+void arena_wait(Arena& arena);
+
+// --- swap_pin.cpp
+
+// Has what is not pinned pinned, by a thread of ours, when there is a context to do it in.
+void arena_pin_later(Space& space);
+// Pins it in one of the program's contexts, if there is any.
+void arena_pin(Space& space, Slab& slab);
+// What is pinned in the context is not any more: because it is `gone`, or because it is about to
+// go.
+void arena_unpin(Arena& arena, CUcontext context, bool gone);
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "interposer/driver.h"
+
+// Fingerprints of memory on the GPU, computed there: what has not changed since it was last copied
+// to the host need not be copied again, nor what is all zeros.
+namespace nvshare::interposer {
+
+// How many chunks are looked at together.
+inline constexpr size_t kBatch = 16;
+
+struct Fingerprint {
+  uint64_t first = 0;
+  uint64_t second = 0;
+  uint64_t any = 0;  // 0: every byte is 0
+
+  bool operator==(const Fingerprint&) const = default;
+};
+
+struct HashTask {
+  CUdeviceptr address = 0;
+  uint64_t bytes = 0;  // a multiple of 16
+};
+
+// What a context needs for it.
+struct Hasher {
+  bool useless = false;  // it cannot be done there
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CUdeviceptr results = 0;
+  CUstream stream = nullptr;
+};
+
+// Of at most kBatch stretches, in the current context, and waits for it. False when it cannot be
+// done: the results are nothing then.
+bool fingerprint(Hasher& hasher, const HashTask* tasks, size_t count, Fingerprint* results);
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,111 @@
+#include "interposer/swap_move.h"
+
+namespace nvshare::interposer {
+namespace {
+
+void begin_all(Move& move, const Direction& direction, Batch& batch, size_t parity) {
+  const Within within(batch.lane->context);
+  for (size_t n = 0; n < batch.count; ++n) direction.begin(move, batch, n, parity);
+}
+
+void finish_all(Move& move, const Direction& direction, Batch& batch) {
+  const Within within(batch.lane->context);
+  for (size_t n = 0; n < batch.count; ++n) {
+    direction.finish(move, batch, n);
+    move.report(false);
+  }
+}
+
+template <typename Copy>
+CUresult copy_pieces(const Chunk& chunk, Copy copy) {
+  uint64_t at = chunk.address;
+  for (const Extent* piece = chunk.copy.pieces; piece != nullptr; piece = piece->next) {
+    const CUresult result = copy(reinterpret_cast<void*>(piece->address), at, piece->bytes);
+    if (result != CUDA_SUCCESS) return result;
+    at += piece->bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Move::Move(Space& its_space, uint64_t wanted, SwapProgress progress, void* argument)
+    : space(its_space), left(wanted), progress_(progress), argument_(argument), since_(now_ns()) {}
+
+void Move::count(uint64_t out, uint64_t in, bool copied) {
+  moved_.out += out;
+  moved_.in += in;
+  if (copied) moved_.copied += out + in;
+}
+
+void Move::report(bool all) {
+  const uint64_t bytes = moved_.out + moved_.in;
+  if (bytes == 0 || (!all && bytes < kReportBytes)) return;
+  const uint64_t now = now_ns();
+  moved_.took = now - since_;
+  if (!progress_(argument_, moved_)) stopped = true;
+  moved_ = {};
+  since_ = now;
+}
+
+bool board(Batch& batch, Chunk& chunk) {
+  if (batch.lane == nullptr) batch.lane = chunk.region->lane;
+  const bool fits = batch.count < kBatch && batch.lane == chunk.region->lane &&
+                    (batch.count == 0 || batch.bytes + chunk.bytes <= kBatchBytes);
+  if (!fits) return false;
+  batch.passengers[batch.count] = {};
+  batch.passengers[batch.count++].chunk = &chunk;
+  batch.bytes += chunk.bytes;
+  return true;
+}
+
+bool mark_end(Batch& batch, size_t n, size_t parity) {
+  const CUevent event = event_of(*batch.lane, parity * kBatch + n);
+  if (event == nullptr ||
+      real<FunctionId::cuEventRecord>(event, batch.lane->copies) != CUDA_SUCCESS) {
+    return false;
+  }
+  batch.passengers[n].event = event;
+  return true;
+}
+
+bool wait_for_end(const Passenger& passenger) {
+  return passenger.event == nullptr ||
+         real<FunctionId::cuEventSynchronize>(passenger.event) == CUDA_SUCCESS;
+}
+
+bool wait_for_lane(Lane& lane) {
+  return lane.copies == nullptr ||
+         real<FunctionId::cuStreamSynchronize>(lane.copies) == CUDA_SUCCESS;
+}
+
+CUresult copy_out(const Chunk& chunk, CUstream stream) {
+  return copy_pieces(chunk, [stream](void* host, CUdeviceptr device, size_t bytes) {
+    return real<FunctionId::cuMemcpyDtoHAsync_v2>(host, device, bytes, stream);
+  });
+}
+
+CUresult copy_in(const Chunk& chunk, CUstream stream) {
+  return copy_pieces(chunk, [stream](const void* host, CUdeviceptr device, size_t bytes) {
+    return real<FunctionId::cuMemcpyHtoDAsync_v2>(device, host, bytes, stream);
+  });
+}
+
+void run(Move& move, const Direction& direction) {
+  Batch batches[2];
+  size_t parity = 0;
+  direction.next(move, batches[parity]);
+  if (batches[parity].count > 0) begin_all(move, direction, batches[parity], parity);
+  while (batches[parity].count > 0) {
+    Batch& present = batches[parity];
+    parity = 1 - parity;
+    Batch& following = batches[parity];
+    following = {};
+    if (move.goes_on()) direction.next(move, following);
+    if (following.count > 0) begin_all(move, direction, following, parity);
+    finish_all(move, direction, present);
+  }
+  move.report(true);
+}
+
+}  // namespace nvshare::interposer

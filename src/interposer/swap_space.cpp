@@ -1,0 +1,156 @@
+#include "interposer/swap_state.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr size_t kMaxSpaces = 64;
+
+Mutex g_making;
+std::atomic<Space*> g_spaces[kMaxSpaces];
+
+ChunkList* list_of(Space& space, Where where) {
+  switch (where) {
+    case Where::kHere:
+      return &space.here;
+    case Where::kChosen:
+      return &space.chosen;
+    case Where::kAway:
+      return &space.away;
+    case Where::kLeaving:
+    case Where::kComing:
+      break;
+  }
+  return nullptr;
+}
+
+bool is_moving(Where where) {
+  return where == Where::kLeaving || where == Where::kComing;
+}
+
+// What is on its way counts as being where it comes from.
+uint64_t& sum_of(Space& space, Where where) {
+  return where == Where::kAway || where == Where::kComing ? space.absent : space.resident;
+}
+
+void leave_list(Chunk& chunk) {
+  Space& space = *chunk.region->space;
+  sum_of(space, chunk.where) -= chunk.asked;
+  if (ChunkList* list = list_of(space, chunk.where)) list->remove(chunk);
+  if (is_moving(chunk.where)) {
+    chunk.region->moving -= 1;
+    space.finished.fetch_add(1);
+    futex_wake(space.finished, kEveryone);
+  }
+}
+
+void enter(Chunk& chunk, Where where) {
+  Space& space = *chunk.region->space;
+  chunk.where = where;
+  sum_of(space, where) += chunk.asked;
+  if (is_moving(where)) chunk.region->moving += 1;
+}
+
+}  // namespace
+
+void ChunkList::append(Chunk& chunk) {
+  chunk.before = last_;
+  chunk.after = nullptr;
+  (last_ == nullptr ? first_ : last_->after) = &chunk;
+  last_ = &chunk;
+}
+
+void ChunkList::prepend(Chunk& chunk) {
+  chunk.before = nullptr;
+  chunk.after = first_;
+  (first_ == nullptr ? last_ : first_->before) = &chunk;
+  first_ = &chunk;
+}
+
+void ChunkList::remove(Chunk& chunk) {
+  (chunk.before == nullptr ? first_ : chunk.before->after) = chunk.after;
+  (chunk.after == nullptr ? last_ : chunk.after->before) = chunk.before;
+  chunk.before = chunk.after = nullptr;
+}
+
+Space* space_at(size_t index) {
+  return index < kMaxSpaces ? g_spaces[index].load(std::memory_order_acquire) : nullptr;
+}
+
+Space* space_of(const Gate& gate) {
+  Space* found = nullptr;
+  visit_spaces([&](Space& space) {
+    if (space.gate == &gate) found = &space;
+    return found != nullptr;
+  });
+  return found;
+}
+
+Space* make_space(Gate& gate) {
+  if (Space* known = space_of(gate)) return known;
+  const Lock lock(g_making);
+  if (Space* known = space_of(gate)) return known;
+  for (auto& place : g_spaces) {
+    if (place.load(std::memory_order_relaxed) != nullptr) continue;
+    auto* space = static_cast<Space*>(map_memory(sizeof(Space)));
+    if (space == nullptr) return nullptr;
+    space->gate = &gate;
+    space->device = -1;
+    place.store(space, std::memory_order_release);
+    return space;
+  }
+  return nullptr;
+}
+
+void count_asked(Chunk& chunk, uint64_t bytes) {
+  chunk.asked += bytes;
+  sum_of(*chunk.region->space, chunk.where) += bytes;
+}
+
+void uncount_asked(Chunk& chunk, uint64_t bytes) {
+  chunk.asked -= bytes;
+  sum_of(*chunk.region->space, chunk.where) -= bytes;
+}
+
+void set_where(Chunk& chunk, Where where) {
+  leave_list(chunk);
+  enter(chunk, where);
+  if (ChunkList* list = list_of(*chunk.region->space, where)) list->append(chunk);
+}
+
+void put_back(Chunk& chunk) {
+  leave_list(chunk);
+  enter(chunk, Where::kHere);
+  chunk.region->space->here.prepend(chunk);
+}
+
+void add_chunks(Region& region) {
+  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
+    enter(*chunk, chunk->where);
+    list_of(*region.space, chunk->where)->append(*chunk);
+  }
+}
+
+void remove_chunks(Region& region) {
+  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) leave_list(*chunk);
+}
+
+uint64_t swap_absent(Gate& gate) {
+  Space* space = space_of(gate);
+  if (space == nullptr) return 0;
+  const Lock lock(space->mutex);
+  return space->absent;
+}
+
+uint64_t swap_resident(Gate& gate) {
+  Space* space = space_of(gate);
+  if (space == nullptr) return 0;
+  const Lock lock(space->mutex);
+  return space->resident;
+}
+
+void swap_reset_after_fork() {
+  g_making.reset_after_fork();
+  for (auto& place : g_spaces) place.store(nullptr, std::memory_order_relaxed);
+}
+
+}  // namespace nvshare::interposer

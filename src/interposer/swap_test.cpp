@@ -1,0 +1,270 @@
+#include <algorithm>
+
+#include "interposer/records.h"
+#include "interposer/swap_state.h"
+#include "interposer/testing/swap_machine.h"
+
+namespace nvshare::interposer {
+namespace {
+
+using Swap = SwapMachine;
+
+TEST_F(Swap, MemoryLeavesTheCardAndComesBackWhereItWas) {
+  for (const uint64_t bytes : {uint64_t{1}, 512 * kKiB, kMiB, kMiB + 1, 3 * kMiB, 40 * kMiB}) {
+    allocate(bytes, bytes);
+  }
+  const uint64_t used_then = used();
+  EXPECT_GE(used_then - used_before, live());
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.out, live());
+  EXPECT_EQ(used(), used_before);
+  EXPECT_EQ(swap_absent(gate), live());
+  check_sums();
+  for (const auto& [address, one] : known) EXPECT_FALSE(swap_range_of(address).resident);
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(last.in, live());
+  EXPECT_EQ(used(), used_then);
+  check_sums();
+  check_contents();
+}
+
+TEST_F(Swap, LargeAllocationsMoveInChunks) {
+  const CUdeviceptr address = allocate(600 * kMiB, 1);
+  EXPECT_TRUE(out(kMiB));
+  EXPECT_EQ(last.out, 200 * kMiB);
+  EXPECT_FALSE(swap_range_of(address).resident);
+  EXPECT_EQ(used() - used_before, 400 * kMiB);
+  EXPECT_TRUE(out(kMiB));
+  check_sums();
+  EXPECT_TRUE(in(200 * kMiB - 1));
+  EXPECT_EQ(last.in, 0u) << "only whole chunks";
+  EXPECT_TRUE(in(399 * kMiB));
+  EXPECT_EQ(last.in, 200 * kMiB);
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+TEST_F(Swap, SmallAllocationsShareAndCostNoCallsOfTheDriver) {
+  allocate(1000, 1);
+  const uint64_t creates = driver_calls(FunctionId::cuMemCreate);
+  std::vector<CUdeviceptr> addresses;
+  for (int i = 0; i < 1000; ++i) addresses.push_back(allocate(1 + i, 2 + i));
+  EXPECT_EQ(driver_calls(FunctionId::cuMemCreate), creates);
+  EXPECT_EQ(used() - used_before, 2 * kMiB);
+  for (size_t i = 0; i < addresses.size(); i += 2) free(addresses[i]);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(used(), used_before);
+  EXPECT_TRUE(in_all());
+  check_contents();
+  check_sums();
+}
+
+TEST_F(Swap, MemoryWithoutRoomIsAwayUntilItIsBroughtIn) {
+  const CUdeviceptr large = allocate_away(5 * kMiB);
+  const CUdeviceptr small = allocate_away(100);
+  EXPECT_EQ(used(), used_before);
+  EXPECT_EQ(swap_absent(gate), 5 * kMiB + 100);
+  check_sums();
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(last.copied, 0u);
+  write(large, 1);
+  write(small, 2);
+  EXPECT_TRUE(out_all());
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+// Who has room may use it at once, whatever of the small memory is away; who has none is not there.
+TEST_F(Swap, SmallMemoryIsWhereItIsWanted) {
+  allocate(100, 1);
+  EXPECT_TRUE(out_all());
+  const CUdeviceptr here = allocate(100, 2);
+  EXPECT_TRUE(swap_range_of(here).resident);
+  EXPECT_EQ(swap_resident(gate), 100u);
+  const CUdeviceptr away = allocate_away(100);
+  EXPECT_FALSE(swap_range_of(away).resident);
+  EXPECT_EQ(swap_absent(gate), 200u);
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+TEST_F(Swap, FindsTheAllocationThatAnAddressLiesIn) {
+  const CUdeviceptr large = allocate(5 * kMiB, 1);
+  const CUdeviceptr small = allocate(700, 1);
+  EXPECT_EQ(swap_range_of(large + 5 * kMiB - 1).base, large);
+  EXPECT_EQ(swap_range_of(large + 5 * kMiB - 1).bytes, 5 * kMiB);
+  EXPECT_FALSE(swap_range_of(large + 5 * kMiB).ours);
+  EXPECT_EQ(swap_range_of(small + 699).base, small);
+  EXPECT_EQ(swap_range_of(small + 699).context, context);
+  EXPECT_EQ(swap_range_of(small + 699).gate, &gate);
+  EXPECT_FALSE(swap_range_of(small + 700).ours);
+  EXPECT_FALSE(swap_free(large + 1).ours);
+  EXPECT_FALSE(swap_free(1).ours);
+}
+
+TEST_F(Swap, WhatIsFreedIsNotMoved) {
+  const CUdeviceptr gone = allocate(40 * kMiB, 1);
+  allocate(3 * kMiB, 2);
+  free(gone);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.out, 3 * kMiB);
+  const CUdeviceptr away = known.begin()->first;
+  const SwapFreed freed = swap_free(away);
+  EXPECT_EQ(freed.bytes, 3 * kMiB);
+  EXPECT_EQ(freed.resident, 0u);
+  known.clear();
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(last.in, 0u);
+}
+
+TEST_F(Swap, TellsOfItsProgressAndStopsWhenTold) {
+  for (int i = 0; i < 5; ++i) allocate(128 * kMiB, 1);
+  on_progress = [] { return false; };
+  EXPECT_FALSE(out_all());
+  EXPECT_GE(reports, 1);
+  check_sums();
+  on_progress = nullptr;
+  EXPECT_TRUE(out_all());
+  EXPECT_TRUE(in_all());
+  EXPECT_GE(reports, 2);
+  check_contents();
+}
+
+TEST_F(Swap, WithoutHostMemoryItStaysAndIsWhole) {
+  allocate(400 * kMiB, 1);
+  allocate(400 * kMiB, 2);
+  EXPECT_FALSE(out_all());
+  EXPECT_EQ(last.out, 600 * kMiB);
+  check_sums();
+  EXPECT_EQ(used() - used_before, 200 * kMiB);
+  EXPECT_TRUE(in_all());
+  check_contents();
+  check_sums();
+}
+
+TEST_F(Swap, AllOfTheHostMemoryIsOfUseHoweverItIsCut) {
+  std::vector<CUdeviceptr> addresses;
+  for (uint64_t i = 0; i < 160; ++i) addresses.push_back(allocate(4 * kMiB, i));
+  EXPECT_TRUE(out_all());
+  for (size_t i = 0; i < addresses.size(); i += 2) free(addresses[i]);
+  allocate(320 * kMiB, 1000);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(swap_absent(gate), kArena);
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+TEST_F(Swap, WaitsForHostMemoryThatIsOnItsWay) {
+  allocate(kArena, 1);
+  allocate(40 * kMiB, 2);
+  space_of(gate)->arena.pending.fetch_add(1);
+  on_progress = [&] {
+    add_arena(0);  // nothing comes of it
+    space_of(gate)->arena.pending.fetch_sub(1);
+    on_progress = nullptr;
+    return true;
+  };
+  EXPECT_FALSE(out_all());
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+TEST_F(Swap, AFullCardRefusesAndNothingIsLeftBehind) {
+  allocate(900 * kMiB, 1);
+  const uint64_t used_then = used();
+  CUdeviceptr address = 0;
+  EXPECT_EQ(swap_allocate(gate, 300 * kMiB, true, &address), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(used(), used_then);
+  check_sums();
+  // The first of the shared chunks is small, and so is the last when there is no room.
+  std::vector<CUdeviceptr> filling;
+  while (used() + 32 * kMiB <= 1024 * kMiB) filling.push_back(allocate(30 * kMiB, 0));
+  for (int i = 0; i < 4; ++i) allocate(kMiB, i);
+  EXPECT_LE(used(), 1024 * kMiB);
+}
+
+TEST_F(Swap, BringingInWhatDoesNotFitFailsAndLosesNothing) {
+  allocate(300 * kMiB, 1);
+  EXPECT_TRUE(out_all());
+  CUdeviceptr other = 0;
+  ASSERT_OK(real<FunctionId::cuMemAlloc_v2>(&other, 800 * kMiB));
+  EXPECT_FALSE(in_all());
+  check_sums();
+  EXPECT_EQ(used() - used_before, 800 * kMiB + swap_resident(gate));
+  ASSERT_OK(real<FunctionId::cuMemFree_v2>(other));
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+TEST_F(Swap, AContextTakesItsMemoryWithIt) {
+  CUcontext second{};
+  ASSERT_OK(real<FunctionId::cuCtxCreate_v2>(&second, 0, 0));
+  CUdeviceptr addresses[3];
+  ASSERT_OK(swap_allocate(gate, 5 * kMiB, true, &addresses[0]));
+  ASSERT_OK(swap_allocate(gate, 100, true, &addresses[1]));
+  ASSERT_OK(swap_allocate(gate, 7 * kMiB, false, &addresses[2]));
+  CUcontext popped{};
+  ASSERT_OK(real<FunctionId::cuCtxPopCurrent_v2>(&popped));
+  allocate(3 * kMiB, 1);
+  EXPECT_TRUE(swap_out(
+      gate, ~uint64_t{0}, [](void*, const SwapMoved&) { return true; }, nullptr));
+  EXPECT_TRUE(swap_in(
+      gate, ~uint64_t{0}, [](void*, const SwapMoved&) { return true; }, nullptr));
+  swap_context_leaving(second, true);
+  EXPECT_TRUE(swap_out(
+      gate, ~uint64_t{0}, [](void*, const SwapMoved&) { return true; }, nullptr));
+  EXPECT_EQ(swap_absent(gate), 3 * kMiB) << "the one that is leaving is left alone";
+  ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(second));
+  const SwapFreed freed = swap_context_gone(second);
+  EXPECT_TRUE(freed.ours);
+  EXPECT_EQ(freed.gate, &gate);
+  EXPECT_EQ(freed.bytes, 12 * kMiB + 100);
+  EXPECT_EQ(freed.resident, 12 * kMiB + 100);
+  EXPECT_FALSE(swap_context_gone(second).ours);
+  EXPECT_EQ(used(), used_before);
+  EXPECT_FALSE(swap_range_of(addresses[0]).ours);
+  told_resident = 0;
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+// As the driver's cuMemFree: refused where it is, and where it is not, the capture goes on.
+TEST_F(Swap, FreesDuringACaptureAsTheDriverDoes) {
+  const CUdeviceptr address = allocate(3 * kMiB, 1);
+  const CUdeviceptr small = allocate(100, 1);
+  CUstream stream{};
+  CUgraph graph{};
+  ASSERT_OK(real<FunctionId::cuStreamCreate>(&stream, CU_STREAM_NON_BLOCKING));
+  ASSERT_OK(real<FunctionId::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  g_captures = 1;
+  EXPECT_EQ(swap_free(address).result, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_TRUE(swap_range_of(address).ours);
+  CUdeviceptr none = 0;
+  EXPECT_EQ(swap_allocate(gate, 100, true, &none), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(real<FunctionId::cuStreamEndCapture>(stream, &graph),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+  ASSERT_OK(real<FunctionId::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  free(address);
+  free(small);
+  check_sums();
+  EXPECT_GT(used(), used_before) << "it may still be in use";
+  CUdeviceptr other = allocate(100, 2);
+  EXPECT_NE(other, small);
+  EXPECT_OK(real<FunctionId::cuStreamEndCapture>(stream, &graph));
+  g_captures = 0;
+  free(other);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(used(), used_before);
+}
+
+TEST_F(Swap, OtherGatesHaveNothing) {
+  Gate other;
+  EXPECT_EQ(swap_absent(other), 0u);
+  EXPECT_EQ(swap_resident(other), 0u);
+  EXPECT_TRUE(swap_in(
+      other, 1, [](void*, const SwapMoved&) { return true; }, nullptr));
+}
+
+}  // namespace
+}  // namespace nvshare::interposer

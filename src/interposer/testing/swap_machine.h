@@ -1,0 +1,84 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "interposer/swap.h"
+
+// The swap engine on the software GPU, with a gate of the test's own. Every call of the driver goes
+// through here, so that any of them can be made to fail.
+namespace nvshare::interposer {
+
+#define EXPECT_OK(call) EXPECT_EQ((call), CUDA_SUCCESS)
+#define ASSERT_OK(call) ASSERT_EQ((call), CUDA_SUCCESS)
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+
+// Of the calling thread's calls of the driver, from now on: the n-th fails (0: none), and they are
+// counted.
+void fail_call(uint64_t n);
+uint64_t calls_since();
+// What failed last.
+const char* failed_function();
+
+// Calls of one function by anybody, from the beginning.
+uint64_t driver_calls(FunctionId id);
+
+// Bytes that differ in every place, and from seed to seed. Seed 0: zeros.
+std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes);
+
+// A context on a card of 1 GiB, and host memory of `kArena` to swap out to. At the end everything
+// is freed, and the card is as empty as it was.
+class SwapMachine : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kArena = 640 * kMiB;
+
+  static void SetUpTestSuite();
+  void SetUp() override;
+  void TearDown() override;
+
+  void add_arena(uint64_t bytes);
+  // All the host memory that was given is there to be used.
+  void wait_for_arena();
+
+  // An allocation that is written to, and remembered with what it should be.
+  CUdeviceptr allocate(uint64_t bytes, uint64_t seed);
+  // One that is away from the beginning.
+  CUdeviceptr allocate_away(uint64_t bytes);
+  void free(CUdeviceptr address);
+  void write(CUdeviceptr address, uint64_t seed);
+  // Whether all that is remembered and resident has the right bytes.
+  void check_contents();
+  // Whether the sums are exact, as the engine has them and as it told them.
+  void check_sums();
+
+  bool out(uint64_t bytes);
+  bool in(uint64_t bytes);
+  bool out_all() { return out(~uint64_t{0}); }
+  bool in_all() { return in(~uint64_t{0}); }
+
+  uint64_t used() const;  // of the card
+  uint64_t live() const;  // of what was asked for
+
+  struct Known {
+    uint64_t bytes = 0;
+    uint64_t seed = 0;
+    bool written = false;
+  };
+
+  Gate gate;
+  CUcontext context{};
+  uint64_t used_before = 0;
+  std::map<CUdeviceptr, Known> known;
+  // What was told, all together, and of the last move alone.
+  uint64_t told_resident = 0;
+  SwapMoved last;
+  int reports = 0;
+  std::function<bool()> on_progress;
+};
+
+}  // namespace nvshare::interposer
