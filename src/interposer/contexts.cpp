@@ -4,6 +4,7 @@
 #include "interposer/link_state.h"
 #include "interposer/memory.h"
 #include "interposer/records.h"
+#include "interposer/swap.h"
 
 namespace nvshare::interposer {
 namespace {
@@ -15,15 +16,21 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
   return result;
 }
 
+// Nobody of us touches a context while the driver ends it (or, not `leaving`, has refused to).
+void about_to_end(CUcontext context, bool leaving) {
+  set_leaving(context, leaving);
+  swap_context_leaving(context, leaving);
+}
+
 template <FunctionId id>
 CUresult destroy(CUcontext context) {
   const uint64_t mark = memory_mark();
-  set_leaving(context, true);
+  about_to_end(context, true);
   const CUresult result = real<id>(context);
   const bool gone =
       result == CUDA_SUCCESS && (id != FunctionId::cuCtxDetach || memory_last_attachment(context));
   if (!gone) {
-    set_leaving(context, false);
+    about_to_end(context, false);
     return result;
   }
   HoldMarkers().gone(context);
@@ -36,7 +43,7 @@ template <FunctionId id>
 CUresult give_back_primary(CUdevice device) {
   const uint64_t mark = memory_mark();
   const CUcontext context = primary_of(device);
-  set_leaving(context, true);
+  about_to_end(context, true);
   const CUresult result = real<id>(device);
   unsigned flags = 0;
   int active = 1;
@@ -44,7 +51,7 @@ CUresult give_back_primary(CUdevice device) {
     real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active);
   }
   if (active != 0) {
-    set_leaving(context, false);
+    about_to_end(context, false);
     return result;
   }
   const CUcontext ended = HoldMarkers().primary_gone(device);
@@ -101,12 +108,12 @@ CUresult cuCtxDetach(CUcontext ctx) {
 CUresult cuGreenCtxDestroy(CUgreenCtx ctx) {
   CUcontext context = nullptr;
   if (any_link()) real<FunctionId::cuCtxFromGreenCtx>(&context, ctx);
-  set_leaving(context, true);
+  about_to_end(context, true);
   const CUresult result = real<FunctionId::cuGreenCtxDestroy>(ctx);
   if (result == CUDA_SUCCESS && context != nullptr) {
     HoldMarkers().gone(context);
   } else {
-    set_leaving(context, false);
+    about_to_end(context, false);
   }
   return result;
 }

@@ -1,7 +1,6 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
 #include "interposer/memory_graph.h"
-#include "interposer/records.h"
 
 // Plain, pitched and managed memory. With the backend `swap` the first two can move (swap.h).
 // Arguments that the driver refuses anyway go to it unasked, so that its answer is the one without
@@ -46,22 +45,12 @@ CUresult allocate_pitched(Address* address, Size* pitch, Size width, Size height
   return CUDA_SUCCESS;
 }
 
-// As the driver, which refuses to allocate while a capture is going on that does not let it.
-bool capture_forbids() {
-  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode) != CUDA_SUCCESS) return true;
-  const bool relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
-  real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode);
-  return !relaxed;
-}
-
 // The gate of the device that memory which can move is to be allocated on; null when it is to be
 // the driver's own.
 Gate* gate_for_swap() {
   Gate* gate = gate_of_current_device();
   const bool swaps = gate != nullptr && memory_backend(*gate) == wire::Backend::Swap;
-  return swaps && !capture_forbids() ? gate : nullptr;
+  return swaps ? gate : nullptr;
 }
 
 CUresult allocate_swappable(Gate& gate, CUdeviceptr* address, uint64_t bytes) {
@@ -78,7 +67,7 @@ template <FunctionId kFunction, typename Address>
 CUresult release(Address address) {
   if (const SwapFreed freed = swap_free(address); freed.ours) {
     tell_freed(freed);
-    return CUDA_SUCCESS;
+    return freed.result;
   }
   const Serial before = mark();
   const CUresult result = real<kFunction>(address);

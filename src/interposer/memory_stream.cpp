@@ -87,7 +87,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
     if (waited != CUDA_SUCCESS) return waited;
     if (const SwapFreed freed = swap_free(address); freed.ours) {
       tell_freed(freed);
-      return CUDA_SUCCESS;
+      return freed.result;
     }
   }
   const Serial before = mark();

@@ -38,6 +38,8 @@ struct SwapRange {
   CUdeviceptr base = 0;
   uint64_t bytes = 0;
   CUcontext context = nullptr;
+  Gate* gate = nullptr;
+  bool resident = false;  // all of it
   CUdevice device = -1;
   uint64_t id = 0;  // never the same for two allocations
 };

@@ -23,7 +23,9 @@ struct Order {
 
 Allocation* take_record(Space& space) {
   const Lock lock(space.mutex);
-  return space.allocation_pool.take();
+  Allocation* record = space.allocation_pool.take();
+  if (record != nullptr) record->id = ++space.last_id;
+  return record;
 }
 
 void give_record(Space& space, Allocation* allocation) {

@@ -214,7 +214,8 @@ SwapRange swap_range_of(CUdeviceptr address) {
     if (found == nullptr || found->freeing) return false;
     range = {true,         found->address,
              found->bytes, found->region->lane->context,
-             space.gate,   all_resident(*found->region)};
+             space.gate,   all_resident(*found->region),
+             space.device, found->id};
     return true;
   });
   return range;

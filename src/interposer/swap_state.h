@@ -94,6 +94,7 @@ struct Allocation {
   Region* region = nullptr;
   Extent* block = nullptr;  // null: the region is all its own
   bool freeing = false;
+  uint64_t id = 0;             // what the driver calls a buffer's: never given twice
   Allocation* next = nullptr;  // in a list of those that are freed
   TreeNode<Allocation> by_address;
 };
@@ -125,6 +126,7 @@ struct Space {
   ChunkList away;
   uint64_t resident = 0;
   uint64_t absent = 0;
+  uint64_t last_id = 0;
   Region* shared = nullptr;
   Region* leftovers = nullptr;     // regions of which the driver would not take everything back
   Allocation* deferred = nullptr;  // freed, when nobody could wait for the GPU
