@@ -96,6 +96,16 @@ MemoryView look_at_memory(const CUuuid& device, uint64_t device_memory) {
   return view;
 }
 
+MemoryView look_at_memory(CUdevice device) {
+  CUuuid uuid;
+  size_t total = 0;
+  if (!uuid_of(device, uuid) ||
+      real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) {
+    return {};
+  }
+  return look_at_memory(uuid, total);
+}
+
 void forget_looks_after_fork() {
   g_looks.mutex.reset_after_fork();
 }

@@ -30,13 +30,8 @@ CUresult get_info(Size* free, Size* total) {
 template <FunctionId kFunction, typename Size>
 CUresult get_total(Size* bytes, CUdevice device) {
   const CUresult result = real<kFunction>(bytes, device);
-  CUuuid uuid;
-  size_t total = 0;
-  if (result != CUDA_SUCCESS || !uuid_of(device, uuid) ||
-      real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) {
-    return result;
-  }
-  const MemoryView view = look_at_memory(uuid, total);
+  if (result != CUDA_SUCCESS) return result;
+  const MemoryView view = look_at_memory(device);
   if (view.limit != 0) *bytes = least(*bytes, view.limit);
   return result;
 }
