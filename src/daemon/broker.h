@@ -57,6 +57,8 @@ class Broker {
   Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now);
   void end_run(TenantId tenant, Time now);
   const TenantRecord* find_tenant(std::string_view name) const;
+  // What all its processes together have there.
+  Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const;
   Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now);
   Result<void> set_paused(TenantId tenant, bool paused, Time now);
 
@@ -128,7 +130,6 @@ class Broker {
   ClientRecord* find(ClientId client);
   void set_wants(ClientRecord& client, bool wants, Time now);
   void show_limits(const TenantRecord& tenant);
-  Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const;
   void show_allocated(TenantId tenant, GpuId gpu);
   void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
   Result<GpuId> gpu_for(const wire::Hello& hello, Time now);

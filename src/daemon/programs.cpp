@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -37,6 +38,12 @@ Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& se
     limits.memory = Bytes{static_cast<std::int64_t>(message.memory_limit)};
   }
   return limits;
+}
+
+template <typename Message>
+Result<void> check_version(const Message& message) {
+  if (message.magic == wire::kMagic && message.major == wire::kMajor) return {};
+  return Error{fmt::format("the scheduler speaks protocol {}.{}", wire::kMajor, wire::kMinor)};
 }
 
 core::Limits lesser(core::Limits limits, const core::Limits& most) {
@@ -181,6 +188,7 @@ void ProgramServer::greet(Session& session, const wire::Header* header) {
   greeting_.erase({session.hello_due, session.id});
   if (const auto* message = wire::as<wire::Hello>(header)) return hello(session, *message);
   if (const auto* message = wire::as<wire::RunBegin>(header)) return run_begin(session, *message);
+  if (const auto* message = wire::as<wire::Look>(header)) return look(session, *message);
   log_.warn("no_hello", {{"pid", session.peer.pid}, {"uid", session.peer.uid}});
   doom(session);
 }
@@ -221,9 +229,7 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
 }
 
 Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::RunBegin& message) {
-  if (message.magic != wire::kMagic || message.major != wire::kMajor) {
-    return Error{fmt::format("the scheduler speaks protocol {}.{}", wire::kMajor, wire::kMinor)};
-  }
+  if (const auto spoken = check_version(message); !spoken) return spoken.error();
   if (session.peer.pid <= 0) return Error{"the scheduler cannot see your process"};
   const auto outer = processes_.run_above(session.peer.pid, runs_);
   if (!outer) return outer.error();
@@ -239,15 +245,40 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
                             lesser(*limits, most_for_a_run(session.peer)), reactor_.now());
 }
 
+// The tenant that the process belongs to beside any run; null when nobody of it has come yet.
+const TenantRecord* ProgramServer::tenant_outside_runs(const Peer& peer) const {
+  const TenantName name = processes_.tenant_of(peer.pid, peer.uid);
+  const TenantRecord* record = broker_->find_tenant(name.name);
+  return record != nullptr && record->is.kind == name.kind ? record : nullptr;
+}
+
 // What the process has without the run: a run divides, it does not raise.
 core::Limits ProgramServer::most_for_a_run(const Peer& peer) const {
-  const TenantName without = processes_.tenant_of(peer.pid, peer.uid);
-  const TenantRecord* record = broker_->find_tenant(without.name);
-  const bool known = record != nullptr && record->is.kind == without.kind;
-  core::Limits most = known ? record->limits : settings_.default_limits();
+  const TenantRecord* record = tenant_outside_runs(peer);
+  core::Limits most = record != nullptr ? record->limits : settings_.default_limits();
   // Nobody has chosen the priority that everyone begins with: there the settings' cap is the one.
-  if (!known || !record->kept) most.priority = settings_.run_priority_max;
+  if (record == nullptr || !record->kept) most.priority = settings_.run_priority_max;
   return most;
+}
+
+// Who only looks is no client, and makes no tenant.
+void ProgramServer::look(Session& session, const wire::Look& message) {
+  if (const auto spoken = check_version(message); !spoken) {
+    return refuse(session, spoken.error().message);
+  }
+  const auto run = processes_.run_above(session.peer.pid, runs_);
+  if (!run) return refuse(session, run.error().message);
+  const TenantRecord* tenant =
+      *run ? &broker_->tenants().at(**run) : tenant_outside_runs(session.peer);
+  const core::Limits limits = tenant != nullptr ? tenant->limits : settings_.default_limits();
+  const GpuRecord* gpu = broker_->find_gpu(std::to_array(message.gpu));
+  auto view = wire::make<wire::View>();
+  if (limits.memory) view.memory_limit = static_cast<std::uint64_t>(limits.memory->count);
+  if (tenant != nullptr && gpu != nullptr) {
+    view.allocated = static_cast<std::uint64_t>(broker_->allocated_by(*tenant, gpu->id).count);
+  }
+  (void)wire::send(session.socket.get(), &view.header, false);
+  doom(session);
 }
 
 // After the scheduler was away, programs may have come back before their run: they come again.

@@ -59,7 +59,9 @@ class ProgramServer final : public Outbox {
   void greet(Session& session, const wire::Header* header);
   void hello(Session& session, const wire::Hello& message);
   void run_begin(Session& session, const wire::RunBegin& message);
+  void look(Session& session, const wire::Look& message);
   Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
+  const TenantRecord* tenant_outside_runs(const Peer& peer) const;
   core::Limits most_for_a_run(const Peer& peer) const;
   void call_back(TenantId run);
   Result<TenantId> tenant_of(const Session& session);

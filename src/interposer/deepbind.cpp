@@ -7,9 +7,8 @@
 
 #include <initializer_list>
 
-#include "interposer/driver.h"
 #include "interposer/elf.h"
-#include "interposer/hooks.h"
+#include "interposer/fronts.h"
 #include "interposer/roads.h"
 #include "interposer/sys.h"
 
@@ -50,14 +49,16 @@ bool visit_new_objects(unsigned before, Visit visit) {
 
 // What leads past us, and where it should lead to. Null when the symbol is none of ours.
 struct Detour {
-  void* theirs = nullptr;  // of the C library; null for the driver's
+  void* theirs = nullptr;        // of the C library
+  const Front* front = nullptr;  // or of the library that we stand in front of
   void* ours = nullptr;
 };
 
 Detour detour_of(const char* symbol) {
-  if (const Function* row = find_symbol(symbol); row != nullptr) return {nullptr, hook(row->id)};
+  const Stand ours = find_stand(symbol);
+  if (ours.hook != nullptr) return {nullptr, ours.front, ours.hook};
   for (const Road road : {Road::Sym, Road::Vsym, Road::Open}) {
-    if (strcmp(symbol, road_name(road)) == 0) return {real_road(road), our_road(road)};
+    if (strcmp(symbol, road_name(road)) == 0) return {real_road(road), nullptr, our_road(road)};
   }
   return {};
 }
@@ -66,7 +67,8 @@ Detour detour_of(const char* symbol) {
 bool is_defined_by_newcomer(const char* symbol, const Detour& detour, unsigned before) {
   return visit_new_objects(before, [&](const Object& one) {
     void* definition = one.function(symbol);
-    return definition != nullptr && definition != detour.theirs && !is_driver(one);
+    const bool meant_by_us = detour.front != nullptr && detour.front->is(one);
+    return definition != nullptr && definition != detour.theirs && !meant_by_us;
   });
 }
 
@@ -79,7 +81,7 @@ bool leads_past_us(const Object& object, const void* target, bool may_be_lazy, c
   }
   if (detour.theirs != nullptr) return target == detour.theirs;
   Object where;
-  return find_object(target, where) && is_driver(where);
+  return find_object(target, where) && detour.front->is(where);
 }
 
 // Loaders write-protect some of the slots once they are filled.
@@ -121,7 +123,7 @@ void* open_deep(const char* file, int mode) {
   void* handle = reinterpret_cast<decltype(&dlopen)>(real_road(Road::Open))(file, mode);
   if (handle == nullptr) return nullptr;
   visit_new_objects(before, [before](const Object& one) {
-    if (is_driver(one) || one.symbols == nullptr || one.strings == nullptr) return false;
+    if (has_front(one) || one.symbols == nullptr || one.strings == nullptr) return false;
     for (unsigned list = 0; list < 2; ++list) {
       for (size_t i = 0; i < one.relocation_counts[list]; ++i) {
         mend(one, one.relocations[list][i], before);

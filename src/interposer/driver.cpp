@@ -1,13 +1,11 @@
 #include "interposer/driver.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #include <atomic>
 
 #include "interposer/bodies.h"
-#include "interposer/elf.h"
-#include "interposer/roads.h"
+#include "interposer/library.h"
 #include "interposer/sys.h"
 
 namespace nvshare::interposer {
@@ -30,17 +28,6 @@ void* missing() {
   return reinterpret_cast<void*>(not_in_this_driver);
 }
 
-// dlopen leaves a message when it fails, which is none of the host's business.
-void* open_quietly(const char* path, int mode) {
-  const KeepErrno keep;
-  const auto open = reinterpret_cast<decltype(&dlopen)>(real_road(Road::Open));
-  if (open == nullptr) return nullptr;
-  void* handle = open(path, mode);
-  const auto error = reinterpret_cast<decltype(&dlerror)>(libc_function("dlerror"));
-  if (handle == nullptr && error != nullptr) error();
-  return handle;
-}
-
 void take_functions(const Object& object) {
   for (const Function& row : kFunctions) {
     void* found = object.function(row.symbol);
@@ -49,14 +36,6 @@ void take_functions(const Object& object) {
   }
   g_driver_base.store(object.base, std::memory_order_release);
   log("driver: %s", object.path);
-}
-
-bool find_loaded_driver(Object& object) {
-  return visit_objects([&](const Object& one) {
-    if (!is_driver(one)) return false;
-    object = one;
-    return true;
-  });
 }
 
 // The driver in g_driver, unless it was closed since (and perhaps another one loaded to its place).
@@ -71,9 +50,9 @@ bool find_present_driver(Object& object) {
 bool resolve() {
   if (g_driver_base.load(std::memory_order_acquire) != 0) return true;
   Object object;
-  if (!find_loaded_driver(object)) {
+  if (!find_loaded(kDriverName, object)) {
     if (open_quietly(kDriverName, RTLD_LAZY | RTLD_LOCAL) == nullptr) return false;
-    if (!find_loaded_driver(object)) return false;
+    if (!find_loaded(kDriverName, object)) return false;
   }
   take_functions(object);
   return true;
@@ -100,10 +79,7 @@ bool driver_has(FunctionId id) {
 }
 
 bool is_driver(const Object& object) {
-  if (object.soname != nullptr && strcmp(object.soname, kDriverName) == 0) return true;
-  const char* slash = strrchr(object.path, '/');
-  const char* file = slash == nullptr ? object.path : slash + 1;
-  return strncmp(file, "libcuda.so", strlen("libcuda.so")) == 0;
+  return is_library(object, kDriverName);
 }
 
 bool use_driver(const Object& object) {
@@ -121,10 +97,7 @@ bool use_driver(const Object& object) {
 CUresult own::cuInit(unsigned flags) {
   const CUresult result = real<FunctionId::cuInit>(flags);
   Object present;
-  if (result == CUDA_SUCCESS && find_present_driver(present)) {
-    // A program may close its driver again, but we go on calling it.
-    open_quietly(present.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-  }
+  if (result == CUDA_SUCCESS && find_present_driver(present)) keep_loaded(present);
   return result;
 }
 

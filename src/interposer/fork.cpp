@@ -3,6 +3,8 @@
 #include <atomic>
 
 #include "interposer/gate.h"
+#include "interposer/link_state.h"
+#include "interposer/look.h"
 #include "interposer/memory.h"
 #include "interposer/records.h"
 #include "interposer/swap.h"
@@ -18,12 +20,13 @@ std::atomic<bool> g_registered{false};
 std::atomic<bool> g_in_child{false};
 
 void in_child() {
-  g_in_child = true;
+  g_in_child = any_link();
   forget_slots_after_fork();
   forget_records_after_fork();
   forget_links_after_fork();
   memory_reset_after_fork();
   swap_reset_after_fork();
+  forget_looks_after_fork();
 }
 
 }  // namespace

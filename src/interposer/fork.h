@@ -2,7 +2,8 @@
 
 namespace nvshare::interposer {
 
-// Called once the process has something that a child must not have: a connection, a thread.
+// Called once the process has something that a child must not have as it is: a connection, a
+// thread, a lock that a thread may hold.
 void handle_forks();
 
 // In the child of a fork of a process that had used the GPU. The driver does not work there, nor do

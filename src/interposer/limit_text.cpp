@@ -30,12 +30,15 @@ bool same(const char* text, const char* unit) {
 
 }  // namespace
 
-uint64_t parse_limit(const char* text) {
+uint64_t parse_limit(const char* text, uint64_t device_memory) {
   if (text == nullptr || *text < '0' || *text > '9') return 0;
   uint64_t number = 0;
   for (; *text >= '0' && *text <= '9'; ++text) {
     if (__builtin_mul_overflow(number, 10u, &number)) return 0;
     if (__builtin_add_overflow(number, static_cast<uint64_t>(*text - '0'), &number)) return 0;
+  }
+  if (text[0] == '%' && text[1] == 0) {
+    return number > 100 ? 0 : device_memory / 100 * number + device_memory % 100 * number / 100;
   }
   for (const Unit& unit : kUnits) {
     uint64_t bytes;

@@ -1,6 +1,7 @@
 #include "interposer/link.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,26 +19,12 @@ Link g_links[kMaxDevices];
 std::atomic<int> g_link_count{0};
 Mutex g_links_mutex;
 
-uint64_t own_limit() {
-  static std::atomic<uint64_t> limit{0};
-  static std::atomic<bool> known{false};
-  if (!known) {
-    limit = parse_limit(getenv("NVSHARE_GPU_MEMORY_LIMIT"));
-    known = true;
-  }
-  return limit;
-}
-
 bool identify(Link& link, CUdevice device) {
-  CUuuid uuid;
   size_t total = 0;
-  if (real<FunctionId::cuDeviceGetUuid_v2>(&uuid, device) != CUDA_SUCCESS &&
-      real<FunctionId::cuDeviceGetUuid>(&uuid, device) != CUDA_SUCCESS) {
-    return false;
-  }
+  if (!uuid_of(device, link.uuid)) return false;
   if (real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) return false;
-  __builtin_memcpy(link.uuid, &uuid, sizeof link.uuid);
   link.device_memory = total;
+  link.own_limit = own_limit(total);
   link.device = device;
   link.gate.link = &link;
   return true;
@@ -76,7 +63,7 @@ void make_link(Link& link, CUdevice device) {
 
 // Adds to what is allocated unless that goes above the process's own limit, or wraps.
 bool add_allocated(Link& link, uint64_t bytes) {
-  const uint64_t limit = own_limit();
+  const uint64_t limit = link.own_limit;
   uint64_t before = link.allocated.load();
   uint64_t after;
   do {
@@ -205,6 +192,27 @@ Gate* gate_of_device(CUdevice device) {
   return link.made ? &link.gate : nullptr;
 }
 
+Gate* gate_in_use(const CUuuid& device) {
+  if (!any_link() || in_forked_child()) return nullptr;
+  for (Link& link : g_links) {
+    if (link.made && is_same(link.uuid, device)) return &link.gate;
+  }
+  return nullptr;
+}
+
+bool uuid_of(CUdevice device, CUuuid& uuid) {
+  return real<FunctionId::cuDeviceGetUuid_v2>(&uuid, device) == CUDA_SUCCESS ||
+         real<FunctionId::cuDeviceGetUuid>(&uuid, device) == CUDA_SUCCESS;
+}
+
+bool is_same(const CUuuid& one, const CUuuid& other) {
+  return memcmp(&one, &other, sizeof one) == 0;
+}
+
+uint64_t own_limit(uint64_t device_memory) {
+  return parse_limit(getenv("NVSHARE_GPU_MEMORY_LIMIT"), device_memory);
+}
+
 Gate* gate_of_current_device() {
   CUdevice device = -1;
   if (real<FunctionId::cuCtxGetDevice>(&device) != CUDA_SUCCESS) return nullptr;
@@ -317,7 +325,7 @@ wire::Backend memory_backend(const Gate& gate) {
 
 MemoryView memory_view(Gate& gate) {
   Link& link = *gate.link;
-  MemoryView view{own_limit(), link.allocated.load()};
+  MemoryView view{link.own_limit, link.allocated.load()};
   wire::Page* page = link.page.load();
   if (page == nullptr) return view;
   const uint64_t limit = page->scheduler.memory_limit.load();

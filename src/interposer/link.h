@@ -15,6 +15,11 @@ namespace nvshare::interposer {
 Gate* gate_of_current_device();
 // The same for a device by number.
 Gate* gate_of_device(CUdevice device);
+// The gate of a device, if it is used already; asking does not make it so.
+Gate* gate_in_use(const CUuuid& device);
+
+bool uuid_of(CUdevice device, CUuuid& uuid);
+bool is_same(const CUuuid& one, const CUuuid& other);
 
 // Asks the scheduler whether this device's tenant may allocate `bytes` more, which can leave the
 // GPU (`movable`) or never will, and waits for the answer. Unless refused they are counted from now
@@ -49,5 +54,8 @@ struct MemoryView {
   uint64_t allocated = 0;
 };
 MemoryView memory_view(Gate& gate);
+
+// The process's own limit on a device that has so much memory (NVSHARE_GPU_MEMORY_LIMIT); 0: none.
+uint64_t own_limit(uint64_t device_memory);
 
 }  // namespace nvshare::interposer

@@ -48,8 +48,9 @@ struct Origin {
 struct Link {
   Gate gate;
   CUdevice device = -1;
-  uint8_t uuid[16] = {};
+  CUuuid uuid = {};
   uint64_t device_memory = 0;
+  uint64_t own_limit = 0;  // 0: none
   std::atomic<bool> made{false};
 
   // Who holds a grant decides under this mutex. Whoever is woken first takes a grant, the link's

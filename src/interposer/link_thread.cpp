@@ -12,6 +12,7 @@
 
 #include "interposer/link_state.h"
 #include "interposer/records.h"
+#include "interposer/scheduler_socket.h"
 #include "interposer/swap.h"
 #include "wire/channel.h"
 
@@ -37,22 +38,8 @@ constexpr uint64_t kLookAgain = 20 * kMicrosecond;
 constexpr uint64_t kLookForScheduler = kSecond;
 constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
 constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
-constexpr int kHelloTimeout = 1;         // seconds; also of every message later
 
 // --- connecting --------------------------------------------------------------------------------
-
-// Where the scheduler listens; false when the path is too long.
-bool socket_path(char (&path)[108]) {
-  const char* folder = getenv(wire::kRunDirectoryVariable);
-  if (folder == nullptr || *folder == 0) folder = wire::kSystemRunDirectory;
-  const size_t length = strlen(folder);
-  const size_t name = strlen(wire::kProgramSocket);
-  if (length + 1 + name + 1 > sizeof path) return false;
-  memcpy(path, folder, length);
-  path[length] = '/';
-  memcpy(path + length + 1, wire::kProgramSocket, name + 1);
-  return true;
-}
 
 // Puts the page where the last one was, so that nobody who looks at it ever finds a hole. Refuses
 // one that could be cut off under us.
@@ -77,7 +64,7 @@ wire::Hello hello_of(const Link& link) {
   hello.magic = wire::kMagic;
   hello.major = wire::kMajor;
   hello.minor = wire::kMinor;
-  memcpy(hello.gpu, link.uuid, sizeof hello.gpu);
+  memcpy(hello.gpu, &link.uuid, sizeof hello.gpu);
   hello.gpu_memory = link.device_memory;
   hello.allocated = link.allocated.load();
   hello.pinned = link.pinned.load();
@@ -90,16 +77,7 @@ wire::Hello hello_of(const Link& link) {
 bool take_welcome(Link& link, int socket) {
   alignas(8) char buffer[wire::kMaxMessage];
   int page = -1;
-  int length = wire::receive(socket, buffer, true, &page);
-  // Who is refused before the hello was read finds that first, and then the reason.
-  if (length == -ECONNRESET) length = wire::receive(socket, buffer, true, &page);
-  const wire::Header* header =
-      length > 0 ? wire::look_at(buffer, static_cast<size_t>(length)) : nullptr;
-  const auto* welcome = wire::as<wire::Welcome>(header);
-  if (const auto* refused = wire::as<wire::Refused>(header)) {
-    log("the scheduler refused us: %.*s", static_cast<int>(sizeof refused->reason),
-        refused->reason);
-  }
+  const auto* welcome = wire::as<wire::Welcome>(first_answer(socket, buffer, &page));
   const bool good = welcome != nullptr && welcome->magic == wire::kMagic &&
                     welcome->major == wire::kMajor && page >= 0 && map_page(link, page);
   if (page >= 0) close(page);
@@ -435,9 +413,7 @@ bool come_back(Link& link, int socket) {
 }  // namespace
 
 bool connect_link(Link& link) {
-  char path[108];
-  if (!socket_path(path)) return false;
-  const int socket = wire::connect_to(path, kHelloTimeout);
+  const int socket = connect_to_scheduler();
   if (socket < 0) {
     link.look_again = kLookForScheduler;
     return false;

@@ -1,5 +1,6 @@
 #include "interposer/bodies.h"
 #include "interposer/link.h"
+#include "interposer/look.h"
 
 // How much memory there is: with a limit, the tenant's own; without one, the driver's answer.
 namespace nvshare::interposer {
@@ -25,12 +26,12 @@ CUresult get_info(Size* free, Size* total) {
   return CUDA_SUCCESS;
 }
 
+// Frameworks ask about every device there is: that makes nobody a client of the scheduler.
 template <FunctionId kFunction, typename Size>
 CUresult get_total(Size* bytes, CUdevice device) {
   const CUresult result = real<kFunction>(bytes, device);
-  Gate* gate = result == CUDA_SUCCESS ? gate_of_device(device) : nullptr;
-  if (gate == nullptr) return result;
-  const MemoryView view = memory_view(*gate);
+  if (result != CUDA_SUCCESS) return result;
+  const MemoryView view = look_at_memory(device);
   if (view.limit != 0) *bytes = least(*bytes, view.limit);
   return result;
 }

@@ -6,9 +6,8 @@
 #include <atomic>
 
 #include "interposer/deepbind.h"
-#include "interposer/driver.h"
 #include "interposer/elf.h"
-#include "interposer/hooks.h"
+#include "interposer/fronts.h"
 #include "interposer/sys.h"
 
 namespace nvshare::interposer {
@@ -157,22 +156,22 @@ bool is_road(const char* symbol) {
   return false;
 }
 
-bool is_called_by_driver(const void* caller) {
+bool is_called_by(const Front& front, const void* caller) {
   Object object;
-  return find_object(caller, object) && is_driver(object);
+  return find_object(caller, object) && front.is(object);
 }
 
-// What somebody who asks for a driver function gets instead of `found`.
-void* instead_of_function(void* found, const Function& row, const void* caller) {
+// What somebody who asks for a function that we stand in front of gets instead of `found`.
+void* instead_of_function(void* found, const Stand& ours, const Call& call, const void* caller) {
   Object object;
-  if (!find_object(found, object) || !is_driver(object)) return found;
-  // A driver that is a front of another one means that other one.
-  if (is_called_by_driver(caller)) return found;
-  if (!use_driver(object)) {
-    log("%s: a second driver; its %s is not ours", object.path, row.symbol);
+  if (!find_object(found, object) || !ours.front->is(object)) return found;
+  // A library that is a front of another one means that other one.
+  if (is_called_by(*ours.front, caller)) return found;
+  if (!ours.front->use(object)) {
+    log("%s: a second one; its %s is not ours", object.path, call.symbol);
     return found;
   }
-  return hook(row.id);
+  return ours.hook;
 }
 
 // The first loaded object, but us, that defines this symbol; with `after`, of those behind the one
@@ -206,13 +205,15 @@ using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
 // RTLD_DEFAULT and RTLD_NEXT, where the C library finds our symbols, too.
-void* route_relative(Call& call, const Function& row, const void* caller) {
+void* route_relative(Call& call, const Stand& ours, const void* caller) {
   Object definition;
   const void* after = call.handle == RTLD_NEXT ? caller : nullptr;
   if (!find_definition(call.symbol, after, definition)) return not_there(call);
-  if (!is_driver(definition) || is_called_by_driver(caller)) return real_road(Road::Sym);
-  use_driver(definition);
-  return answer(call, hook(row.id));
+  if (!ours.front->is(definition) || is_called_by(*ours.front, caller)) {
+    return real_road(Road::Sym);
+  }
+  ours.front->use(definition);
+  return answer(call, ours.hook);
 }
 
 }  // namespace
@@ -221,34 +222,34 @@ void* nvshare_route_dlsym(Call* call, const void* caller) {
   void* next = real_road(Road::Sym);
   if (next == nullptr) return answer(*call, nullptr);
   if (call->symbol == nullptr) return next;
-  const Function* row = find_symbol(call->symbol);
-  if (row == nullptr && !is_road(call->symbol)) return next;
+  const Stand ours = find_stand(call->symbol);
+  if (ours.hook == nullptr && !is_road(call->symbol)) return next;
   if (is_relative(call->handle)) {
-    return row == nullptr ? next : route_relative(*call, *row, caller);
+    return ours.hook == nullptr ? next : route_relative(*call, ours, caller);
   }
   void* found = reinterpret_cast<Dlsym>(next)(call->handle, call->symbol);
   if (found == nullptr) return answer(*call, nullptr);
-  if (row == nullptr) return answer(*call, instead_of_road(found));
+  if (ours.hook == nullptr) return answer(*call, instead_of_road(found));
   Object definition;
-  if (found == hook(row->id) && !find_definition(call->symbol, nullptr, definition)) {
+  if (found == ours.hook && !find_definition(call->symbol, nullptr, definition)) {
     return not_there(*call);
   }
-  return answer(*call, instead_of_function(found, *row, caller));
+  return answer(*call, instead_of_function(found, ours, *call, caller));
 }
 
 void* nvshare_route_dlvsym(Call* call, const void* caller) {
   void* next = real_road(Road::Vsym);
   if (next == nullptr) return answer(*call, nullptr);
   if (call->symbol == nullptr || call->version == nullptr) return next;
-  const Function* row = find_symbol(call->symbol);
-  if (row == nullptr && !is_road(call->symbol)) return next;
+  const Stand ours = find_stand(call->symbol);
+  if (ours.hook == nullptr && !is_road(call->symbol)) return next;
   // Our own symbols have no version, so that only others are found: also from here, the first
   // library of all.
   void* handle = is_relative(call->handle) ? RTLD_DEFAULT : call->handle;
   void* found = reinterpret_cast<Dlvsym>(next)(handle, call->symbol, call->version);
   if (found == nullptr) return next;
-  void* instead =
-      row == nullptr ? instead_of_road(found) : instead_of_function(found, *row, caller);
+  void* instead = ours.hook == nullptr ? instead_of_road(found)
+                                       : instead_of_function(found, ours, *call, caller);
   return instead == found ? next : answer(*call, instead);
 }
 

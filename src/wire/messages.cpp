@@ -16,6 +16,7 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(MemoryRequest);
     NVSHARE_MESSAGE(MemoryFreed);
     NVSHARE_MESSAGE(MemoryMoved);
+    NVSHARE_MESSAGE(Look);
     NVSHARE_MESSAGE(Welcome);
     NVSHARE_MESSAGE(Refused);
     NVSHARE_MESSAGE(Grant);
@@ -28,6 +29,7 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(Limits);
     NVSHARE_MESSAGE(Mode);
     NVSHARE_MESSAGE(Arena);
+    NVSHARE_MESSAGE(View);
 #undef NVSHARE_MESSAGE
   }
   return 0;

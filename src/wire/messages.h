@@ -30,6 +30,7 @@ enum class Type : uint16_t {
   MemoryRequest = 5,  // MEM_UPDATE: may I allocate this much more?
   MemoryFreed = 6,    // MEM_UPDATE: this much less
   MemoryMoved = 7,    // what of a SwapOut or SwapIn is done
+  Look = 8,           // how much memory may I have? instead of a Hello, and it makes no client
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
@@ -43,6 +44,7 @@ enum class Type : uint16_t {
   Limits = 73,  // UPDATE_LIMIT, UPDATE_CORE_LIMIT
   Mode = 74,    // whether the client is metered
   Arena = 75,   // with the descriptor of host memory to swap out to
+  View = 76,    // to a Look; the connection is closed behind it
 };
 
 struct Header {
@@ -98,6 +100,16 @@ struct RunBegin {
   int32_t priority;
   Backend backend;
   uint32_t reserved;
+};
+
+// A question of a process that may never use a GPU (nvidia-smi).
+struct Look {
+  static constexpr Type kType = Type::Look;
+  Header header;
+  uint32_t magic;
+  uint16_t major;
+  uint16_t minor;
+  uint8_t gpu[16];  // UUID of the device
 };
 
 struct RequestGrant {
@@ -235,6 +247,14 @@ struct Limits {
   uint64_t memory_limit;  // 0: none
   int32_t core_limit;
   int32_t priority;
+};
+
+// What the tenant of whoever looked may have on that GPU, and what its processes have there.
+struct View {
+  static constexpr Type kType = Type::View;
+  Header header;
+  uint64_t memory_limit;  // 0: none
+  uint64_t allocated;
 };
 
 struct Mode {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
 // A program that does nothing: says how many threads and open files it has, and what it has mapped
 // of the driver's.
@@ -24,7 +25,9 @@ int main() {
   bool preloaded = false;
   while (std::fgets(line, sizeof line, maps) != nullptr) {
     preloaded = preloaded || std::strstr(line, "libnvshare") != nullptr;
-    if (std::strstr(line, "libcuda") != nullptr) std::printf("%s", line);
+    for (const char* driver : {"libcuda", "libnvidia-ml"}) {
+      if (std::strstr(line, driver) != nullptr) std::printf("%s", line);
+    }
   }
   std::fclose(maps);
   std::fprintf(stderr, "%s\n", preloaded ? "preloaded" : "alone");

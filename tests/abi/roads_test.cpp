@@ -33,6 +33,7 @@ Outcome shell(const std::string& command) {
 struct Start {
   std::string preload = NVSHARE_LIBRARY;
   std::string libraries = NVSHARE_SOFTGPU_FOLDER;
+  std::string limit;
 };
 
 Outcome start(const std::string& command, const Start& how = {}) {
@@ -40,6 +41,7 @@ Outcome start(const std::string& command, const Start& how = {}) {
   std::string line = "exec env NVSHARE_RUN_DIR=" NVSHARE_NOWHERE " NVSHARE_SOFTGPU_CARD=abi-" +
                      std::to_string(getpid());
   line += " LD_LIBRARY_PATH=" + how.libraries + " LD_PRELOAD=\"" + how.preload + "\"";
+  if (!how.limit.empty()) line += " NVSHARE_GPU_MEMORY_LIMIT=" + how.limit;
   return shell(line + " timeout 60 " + command);
 }
 
@@ -114,6 +116,56 @@ TEST(Roads, TwoDrivers) {
   expect_ok(start(NVSHARE_ROADS " either_driver " NVSHARE_RECORDING_DRIVER));
 }
 
+// A program that asks NVML, with a limit that shows whether it asked us (nvml_roads_main.cpp).
+Outcome start_limited(const std::string& command, Start how = {}) {
+  how.limit = "1Mi";
+  return start(command, how);
+}
+
+TEST(NvmlRoads, Linking) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS_LINKED " linking"));
+}
+
+TEST(NvmlRoads, Dlsym) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS " handle libnvidia-ml.so.1"));
+}
+
+TEST(NvmlRoads, DlsymInALibraryByItsPath) {
+  Start how;
+  how.libraries = "/nowhere";
+  expect_ok(start_limited(NVSHARE_NVML_ROADS " handle " NVSHARE_SOFTGPU_NVML, how));
+}
+
+TEST(NvmlRoads, DlsymInALinkedProgram) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS_LINKED " handle libnvidia-ml.so.1"));
+}
+
+TEST(NvmlRoads, Dlvsym) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS " version " NVSHARE_RECORDING_NVML));
+}
+
+TEST(NvmlRoads, DefaultAndNext) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS " scope " NVSHARE_NVML_RELAY));
+}
+
+TEST(NvmlRoads, DeepBinding) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS " deep " NVSHARE_NVML_RELAY));
+}
+
+TEST(NvmlRoads, TwoLibraries) {
+  expect_ok(start_limited(NVSHARE_NVML_ROADS " two_libraries " NVSHARE_RECORDING_NVML));
+}
+
+TEST(NvmlRoads, WithoutNvmlAllIsAsWithoutUs) {
+  Start with;
+  with.libraries = "/nowhere";
+  Start without = with;
+  without.preload = "";
+  const Outcome expected = start(NVSHARE_NVML_ROADS " what_is_there", without);
+  EXPECT_EQ(expected.code, 0) << expected.output;
+  EXPECT_EQ(start(NVSHARE_NVML_ROADS " what_is_there", with).output, expected.output);
+}
+
 TEST(Calls, ArriveWithTheirArguments) {
   expect_ok(start(NVSHARE_ROADS " arguments " NVSHARE_RECORDING_DRIVER));
 }
@@ -144,6 +196,7 @@ TEST(Manners, AProgramThatDoesNotUseAGpuIsLeftAlone) {
   };
   EXPECT_EQ(said(preloaded), said(alone));
   EXPECT_EQ(preloaded.output.find("libcuda"), std::string::npos) << preloaded.output;
+  EXPECT_EQ(preloaded.output.find("libnvidia-ml"), std::string::npos) << preloaded.output;
 }
 
 }  // namespace

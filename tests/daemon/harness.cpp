@@ -237,6 +237,16 @@ std::optional<wire::Welcome> TestProgram::hello(std::uint64_t allocated) {
   return hear<wire::Welcome>();
 }
 
+std::optional<wire::View> TestProgram::look() {
+  auto message = wire::make<wire::Look>();
+  message.magic = hello_.magic;
+  message.major = hello_.major;
+  message.minor = hello_.minor;
+  std::memcpy(message.gpu, hello_.gpu, sizeof message.gpu);
+  if (!say(message)) return std::nullopt;
+  return hear<wire::View>();
+}
+
 std::optional<wire::Welcome> TestProgram::run_begin(const std::string& name, int cores,
                                                     std::uint64_t memory) {
   auto message = wire::make<wire::RunBegin>();

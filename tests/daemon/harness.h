@@ -97,6 +97,7 @@ class TestProgram {
   std::optional<wire::Welcome> hello(std::uint64_t allocated = 0);
   std::optional<wire::Welcome> run_begin(const std::string& name, int cores = 100,
                                          std::uint64_t memory = 0);
+  std::optional<wire::View> look();
   bool want() { return say(wire::make<wire::RequestGrant>()); }
   bool release(std::uint64_t grant, std::uint64_t used, bool more = false);
   // Whether it may; nothing when there was no answer.

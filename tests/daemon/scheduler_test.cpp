@@ -144,6 +144,48 @@ TEST(Scheduler, ARunDoesNotRaiseLimits) {
   EXPECT_EQ(begun("operators", 100, 4 * kGi), json({30, 2 * kGi, -3}));
 }
 
+TEST(Scheduler, WhoLooksIsToldAndIsNoClient) {
+  SchedulerProcess scheduler({.arguments = {}, .environment = {"NVSHARE_DEFAULT_MEMORY=3Gi"}});
+  TestProgram first(scheduler);
+  const auto defaults = first.look();
+  ASSERT_TRUE(defaults);
+  EXPECT_EQ(defaults->memory_limit, 3 * kGi);
+  EXPECT_EQ(defaults->allocated, 0u);
+  EXPECT_TRUE(first.closed());
+  EXPECT_TRUE(scheduler.status()["tenants"].empty()) << "made a tenant";
+
+  TestProgram outside(scheduler);
+  ASSERT_TRUE(outside.hello());
+  EXPECT_EQ(outside.ask_memory(2 * kGi), true);
+  const auto users = TestProgram(scheduler).look();
+  ASSERT_TRUE(users);
+  EXPECT_EQ(users->allocated, 2 * kGi);
+  outside.close();
+
+  TestProgram run(scheduler);
+  ASSERT_TRUE(run.run_begin("train", 40, kGi));
+  TestProgram inside(scheduler);
+  ASSERT_TRUE(inside.hello());
+  EXPECT_EQ(inside.ask_memory(kGi / 2), true);
+  Forked below([&] {
+    const auto view = TestProgram(scheduler).look();
+    _exit(view && view->memory_limit == kGi && view->allocated == kGi / 2 ? 0 : 1);
+  });
+  EXPECT_EQ(below.wait(), 0);
+  EXPECT_EQ(scheduler.clients(), 1);
+}
+
+TEST(Scheduler, WhoLooksInAnotherProtocolIsRefused) {
+  SchedulerProcess scheduler;
+  TestProgram stranger(scheduler);
+  auto look = wire::make<wire::Look>();
+  look.magic = wire::kMagic;
+  look.major = wire::kMajor + 1;
+  ASSERT_TRUE(stranger.say(look));
+  EXPECT_FALSE(stranger.hear<wire::View>());
+  EXPECT_NE(stranger.refused().find("speaks protocol"), std::string::npos) << stranger.refused();
+}
+
 // As after a restart, when programs are back before their run.
 TEST(Scheduler, ARunTakesOverTheProgramsBelowIt) {
   SchedulerProcess scheduler;

@@ -1,16 +1,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/units.h"
+#include "nvml/loader.h"
 #include "programs/driver.h"
 #include "programs/job_kernels.h"
 #include "wire/channel.h"
@@ -31,6 +34,9 @@ class Probe {
   using Words = std::istringstream;
 
   std::string start();
+  std::string begin(Words& words);
+  std::string total();
+  std::string ask_nvml(Words& words);
   std::string allocate(Words& words);
   std::string free_last();
   std::string fill_up(Words& words);
@@ -40,6 +46,7 @@ class Probe {
   std::string be_called(Words& words);
 
   programs::Driver driver_;
+  std::unique_ptr<nvml::Loader> nvml_;
   CUcontext context_{};
   CUfunction spin_{};
   std::vector<CUdeviceptr> memory_;
@@ -66,6 +73,44 @@ std::string Probe::start() {
     result = driver_.call<FunctionId::cuModuleGetFunction>(&spin_, module, "spin");
   }
   return name_of(result);
+}
+
+// Both at once, for a child that does one line.
+std::string Probe::begin(Words& words) {
+  const std::string started = start();
+  return started == "CUDA_SUCCESS" ? allocate(words) : started;
+}
+
+// How much the device has, without using it.
+std::string Probe::total() {
+  if (const std::string error = driver_.open(false); !error.empty()) return error;
+  std::size_t bytes = 0;
+  CUresult result = driver_.call<FunctionId::cuInit>(0u);
+  if (result == CUDA_SUCCESS) {
+    result = driver_.call<FunctionId::cuDeviceTotalMem_v2>(&bytes, 0);
+  }
+  return result == CUDA_SUCCESS ? "total=" + std::to_string(bytes) : name_of(result);
+}
+
+// `nvml [TIMES]`: what NVML says of the device's memory, the last time.
+std::string Probe::ask_nvml(Words& words) {
+  int times = 1;
+  words >> times;
+  if (!nvml_) {
+    auto opened = nvml::Loader::open("libnvidia-ml.so.1");
+    if (!opened) return opened.error().message;
+    nvml_ = std::move(*opened);
+    if (nvml_->nvmlInit_v2() != nvml::NVML_SUCCESS) return "nvmlInit_v2";
+  }
+  nvml::nvmlDevice_t device{};
+  nvml::nvmlMemory_t memory{};
+  nvml::nvmlReturn_t result = nvml_->nvmlDeviceGetHandleByIndex_v2(0, &device);
+  for (int i = 0; i < std::max(times, 1) && result == nvml::NVML_SUCCESS; ++i) {
+    result = nvml_->nvmlDeviceGetMemoryInfo(device, &memory);
+  }
+  if (result != nvml::NVML_SUCCESS) return nvml::result_name(result);
+  return "used=" + std::to_string(memory.used) + " free=" + std::to_string(memory.free) +
+         " total=" + std::to_string(memory.total);
 }
 
 std::string Probe::allocate(Words& words) {
@@ -192,6 +237,9 @@ bool Probe::obey(const std::string& line) {
   std::string answer = "unknown: " + line;
   if (what == "end") return false;
   if (what == "start") answer = start();
+  if (what == "begin") answer = begin(words);
+  if (what == "total") answer = total();
+  if (what == "nvml") answer = ask_nvml(words);
   if (what == "alloc") answer = allocate(words);
   if (what == "free") answer = free_last();
   if (what == "fill") answer = fill_up(words);

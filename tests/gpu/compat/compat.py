@@ -16,7 +16,7 @@ import time
 import report
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECTIONS = ("cuda", "cupy", "jax", "torch", "overhead")
+SECTIONS = ("view", "cuda", "cupy", "jax", "torch", "overhead")
 ROUNDS = 5  # of the training step
 
 
@@ -219,6 +219,27 @@ def measure_overheads(bench):
     return entries
 
 
+def views(bench):
+    """How much memory programs see under a limit, each in its own way: MiB, one number."""
+    limit = 8192
+    ways = [("nvidia-smi", "", ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"])]
+    for module, code in (
+            ("torch", "import torch; print(torch.cuda.get_device_properties(0).total_memory >> 20)"),
+            ("pynvml", "import pynvml; pynvml.nvmlInit(); print("
+                       "pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total >> 20)")):
+        ways.append((module, module, [sys.executable, "-W", "ignore", "-c", code]))
+    entries = []
+    for name, needs, command in ways:
+        if needs and not is_installed(needs):
+            entries.append({"name": name, "skipped": f"{needs} is not installed"})
+            continue
+        said = subprocess.run([bench.nvshare, "run", "--mem", f"{limit}Mi", "--", *command],
+                              env=bench.environment, stdout=subprocess.PIPE, text=True, timeout=60,
+                              check=False).stdout.strip()
+        entries.append({"name": name, "said": said, "limit": limit, "ok": said == str(limit)})
+    return entries
+
+
 def main(words):
     build, out, *sections = words
     unknown = set(sections) - set(SECTIONS)
@@ -228,9 +249,11 @@ def main(words):
     bench = Bench(build, out)
     # run.sh's limit: nothing is left behind on the GPU.
     signal.signal(signal.SIGTERM, lambda *_: (bench.stop(), sys.exit(1)))
-    results = {"machine": report.machine(), "programs": [], "overheads": []}
+    results = {"machine": report.machine(), "views": [], "programs": [], "overheads": []}
     for section in sections or SECTIONS:
-        if section == "overhead":
+        if section == "view":
+            results["views"] = views(bench)
+        elif section == "overhead":
             results["overheads"] = measure_overheads(bench)
         else:
             for program in programs_of(section, bench):
@@ -238,7 +261,7 @@ def main(words):
                 print(report.line_of(results["programs"][-1]), flush=True)
         report.write(results, bench.out)  # so that something is there if time runs out
     print(report.table(results))
-    judged = results["programs"] + results["overheads"]
+    judged = results["views"] + results["programs"] + results["overheads"]
     return 0 if all(entry.get("ok", True) for entry in judged) else 1
 
 

@@ -47,6 +47,12 @@ def table(results):
         pair = max(one["seconds"] for one in entry["pair"])
         lines.append(f"| {entry['name']} | {versions_of(entry)} | {entry['alone']['seconds']} | "
                      f"{entry['shared']['seconds']} | {pair} | {verdict(entry)} |")
+    if results["views"]:
+        lines += ["", "| memory under a limit, as seen by | limit MiB | says |", "|---|---|---|"]
+    for entry in results["views"]:
+        said = "skipped: " + entry["skipped"] if "skipped" in entry else entry["said"]
+        mark = "" if entry.get("ok", True) else " WRONG"
+        lines.append(f"| {entry['name']} | {entry.get('limit', '')} | {said}{mark} |")
     if results["overheads"]:
         lines += ["", "| overhead | limit | measured |", "|---|---|---|"]
     for entry in results["overheads"]:

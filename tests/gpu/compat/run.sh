@@ -4,7 +4,7 @@
 # differs, a program fails or an overhead is above its limit.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-  echo "usage: tests/gpu/compat/run.sh BUILD_DIR OUT [torch] [jax] [cupy] [cuda] [overhead]" >&2
+  echo "usage: tests/gpu/compat/run.sh BUILD_DIR OUT [view] [torch] [jax] [cupy] [cuda] [overhead]" >&2
   exit 2
 fi
 for needed in "$1/bin/nvshare" "$1/bin/nvshare-scheduler" "$1/bin/gpu-job" "$1/lib/libnvshare.so"; do

@@ -112,6 +112,10 @@ MemoryView memory_view(Gate& gate) {
   return {account.limit, account.allocated};
 }
 
+MemoryView look_at_memory(CUdevice device) {
+  return memory_view(g_gates[device]);
+}
+
 unsigned long driver_calls(FunctionId id) {
   return softgpuCallCount(function(id).symbol);
 }

@@ -7,6 +7,7 @@
 
 #include "interposer/bodies.h"
 #include "interposer/link.h"
+#include "interposer/look.h"
 #include "interposer/memory.h"
 #include "interposer/memory_count.h"
 

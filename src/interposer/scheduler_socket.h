@@ -1,0 +1,17 @@
+#pragma once
+
+#include "wire/messages.h"
+
+// The scheduler's socket, as everything in the interposer reaches it.
+namespace nvshare::interposer {
+
+// A connection, or negative errno. Sending and receiving on it, as connecting, give up after a
+// second, with -EAGAIN.
+int connect_to_scheduler();
+
+// The answer to the first message of a connection, with the descriptor that came along in *fd (the
+// caller's to close; -1 when none) unless `fd` is null. Null when there is none. `buffer` is
+// aligned for any message.
+const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd = nullptr);
+
+}  // namespace nvshare::interposer
