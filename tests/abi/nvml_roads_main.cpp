@@ -1,3 +1,5 @@
+#include <errno.h>
+
 #include <cstdlib>
 
 #include "abi/probe.h"
@@ -95,6 +97,18 @@ int by_version(const char* recording) {
     check(dlvsym(library, symbol, "OTHER_1") == nullptr, "dlvsym %s of no version", symbol);
   }
   check(!is_ours(dlvsym(library, "nvmlDeviceGetUUID", "RECORDED_1")), "dlvsym nvmlDeviceGetUUID");
+  // A card that has less than the limit. errno and dlerror() are the program's.
+  dlerror();
+  errno = 77;
+  nvmlMemory_v2_t memory{};
+  memory.version = struct_version<nvmlMemory_v2_t>(2);
+  const auto ask = find_in<Signature<FunctionId::nvmlDeviceGetMemoryInfo_v2>*>(
+      library, "nvmlDeviceGetMemoryInfo_v2");
+  check(ask(nullptr, &memory) == NVML_SUCCESS && memory.total == 800'000 && memory.used == 0 &&
+            memory.free == 800'000 && memory.reserved == 0,
+        "total %llu, used %llu", memory.total, memory.used);
+  check(errno == 77, "a call changed errno");
+  check(dlerror() == nullptr, "an error without a failure");
   return finish();
 }
 

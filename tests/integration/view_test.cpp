@@ -158,5 +158,25 @@ TEST_F(View, ASchedulerThatDoesNotAnswerHoldsNobodyUp) {
   EXPECT_TRUE(eventually([&] { return ask(one, "total") == "total=268435456"; }, 20s));
 }
 
+class TwoCards : public World {};
+
+TEST_F(TwoCards, EachIsSeenByItself) {
+  set("NVSHARE_SOFTGPU_COUNT", "2");
+  const Process scheduler = start_scheduler();
+  const std::string show = smi()[0] + " " + smi()[1] + " " + smi()[2];
+  // The job is on the first.
+  Process one = run({"--name", "one", "--mem", "1Gi"},
+                    {"sh", "-c",
+                     gpu_job() + " --memory 512Mi --pattern bursty --seconds 60 --quiet & " +
+                         "read line; " + show + "; kill $!; wait"});
+  ASSERT_TRUE(eventually([&] { return !processes("one").empty(); }, 30s)) << one.output();
+  ASSERT_TRUE(eventually(
+      [&] { return tenant("one")["processes"][0].value("allocated", 0l) == 512l << 20; }, 30s));
+  one.say("go on");
+  ASSERT_TRUE(one.wait(60s)) << one.output();
+  EXPECT_NE(one.output().find("512, 512, 1024, 0\n0, 1024, 1024, 0\n"), std::string::npos)
+      << one.output();
+}
+
 }  // namespace
 }  // namespace nvshare::integration
