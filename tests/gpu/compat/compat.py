@@ -92,7 +92,7 @@ class Bench:
                 break
             for tenant in seen:
                 seen[tenant] = max(seen[tenant], self.used(tenant))
-            time.sleep(0.2)
+            time.sleep(0.05)
         records = []
         for process, tenant, log in started:
             record = {"code": process.wait(), "seconds": round(time.monotonic() - begin, 2)}
