@@ -5,8 +5,8 @@ namespace {
 
 constexpr uint64_t kSmall = uint64_t{1} << 20;  // at most: shares a region with others
 constexpr uint64_t kAlignment = 512;            // the driver's own
-constexpr uint64_t kFirstShared = uint64_t{2} << 20;
-constexpr uint64_t kShared = uint64_t{32} << 20;
+constexpr uint64_t kLeastShared = uint64_t{2} << 20;
+constexpr uint64_t kMostShared = uint64_t{32} << 20;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMost = uint64_t{1} << 48;  // more than any device has
 
@@ -92,20 +92,36 @@ bool take_block(const Order& order, Allocation& allocation) {
   return false;
 }
 
-bool any_shared(const Order& order) {
+// As much again as the context has in shared regions already, so that those who need little take
+// little, and there are few of them all the same.
+uint64_t shared_bytes(const Order& order) {
+  uint64_t used = 0;
   const Lock lock(order.space.mutex);
   for (Region* region = order.space.shared; region != nullptr; region = region->next) {
-    if (region->lane == &order.lane) return true;
+    if (region->lane == &order.lane) used += region->chunks->asked;
   }
-  return false;
+  uint64_t bytes = kLeastShared;
+  while (bytes < used && bytes < kMostShared) bytes *= 2;
+  return bytes;
 }
 
-// A small first one for programs that need little; and when there is no room for a large one.
 Region* make_shared_region(const Order& order, CUresult& result) {
-  Region* region = nullptr;
-  if (any_shared(order)) region = make_filled_region(order, kShared, result);
-  if (region == nullptr) region = make_filled_region(order, kFirstShared, result);
+  const uint64_t bytes = shared_bytes(order);
+  Region* region = make_filled_region(order, bytes, result);
+  // There may still be room for little.
+  if (region == nullptr && bytes > kLeastShared) {
+    region = make_filled_region(order, kLeastShared, result);
+  }
   return region;
+}
+
+// Behind the older ones: these are filled first, so that the others become empty. With the space's
+// mutex held.
+void list_shared(Region& region) {
+  Region** place = &region.space->shared;
+  while (*place != nullptr) place = &(*place)->next;
+  region.next = nullptr;
+  *place = &region;
 }
 
 CUresult allocate_small(const Order& order, Allocation& allocation) {
@@ -126,8 +142,7 @@ CUresult allocate_small(const Order& order, Allocation& allocation) {
     const Lock lock(space.mutex);
     if (region->blocks.add_range(space.extent_pool, region->address, region->bytes)) {
       region->shared = true;
-      region->next = space.shared;
-      space.shared = region;
+      list_shared(*region);
       add_chunks(*region);
       if (take_block(order, allocation)) return CUDA_SUCCESS;
       unlist_shared(*region);

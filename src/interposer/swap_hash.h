@@ -24,15 +24,17 @@ struct HashTask {
 
 // What a context needs for it.
 struct Hasher {
-  bool useless = false;  // it cannot be done there
+  int tries = 0;  // to load it; after a few it is left alone
   CUmodule module = nullptr;
   CUfunction function = nullptr;
   CUdeviceptr results = 0;
   CUstream stream = nullptr;
+  bool busy = false;  // it may still be at work
+  uint64_t numbers[kBatch][4] = {};
 };
 
-// Of at most kBatch stretches, in the current context, and waits for it. False when it cannot be
-// done: the results are nothing then.
+// Of at most kBatch stretches, in the current context, and waits for it. False when there are no
+// results. When the hasher is busy afterwards, nothing may be unmapped: it may be looking at it.
 bool fingerprint(Hasher& hasher, const HashTask* tasks, size_t count, Fingerprint* results);
 
 }  // namespace nvshare::interposer

@@ -50,7 +50,6 @@ bool come(Batch& batch, size_t n, size_t parity) {
 }
 
 void begin(Move& move, Batch& batch, size_t n, size_t parity) {
-  if (move.failed) return;
   batch.passengers[n].begun = come(batch, n, parity);
   if (!batch.passengers[n].begun) move.failed = true;
 }

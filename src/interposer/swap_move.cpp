@@ -5,7 +5,8 @@ namespace {
 
 void begin_all(Move& move, const Direction& direction, Batch& batch, size_t parity) {
   const Within within(batch.lane->context);
-  for (size_t n = 0; n < batch.count; ++n) direction.begin(move, batch, n, parity);
+  if (!within) move.failed = true;
+  for (size_t n = 0; n < batch.count && !move.failed; ++n) direction.begin(move, batch, n, parity);
 }
 
 void finish_all(Move& move, const Direction& direction, Batch& batch) {
@@ -91,7 +92,33 @@ CUresult copy_in(const Chunk& chunk, CUstream stream) {
   });
 }
 
+namespace {
+
+// A chunk that is away, but not all of it; it is held as if it came.
+Chunk* hold_remains(Space& space) {
+  const Lock lock(space.mutex);
+  for (Chunk* chunk = space.away.first(); chunk != nullptr; chunk = chunk->after) {
+    if (!chunk->mapped && chunk->handle == 0) continue;
+    set_where(*chunk, Where::kComing);
+    return chunk;
+  }
+  return nullptr;
+}
+
+// What could not be undone when a chunk did not come after all.
+void release_remains(Space& space) {
+  bool gone = true;
+  while (Chunk* chunk = gone ? hold_remains(space) : nullptr) {
+    gone = wait_for_lane(*chunk->region->lane) && make_absent(*chunk);
+    const Lock lock(space.mutex);
+    set_where(*chunk, Where::kAway);
+  }
+}
+
+}  // namespace
+
 void run(Move& move, const Direction& direction) {
+  release_remains(move.space);
   Batch batches[2];
   size_t parity = 0;
   direction.next(move, batches[parity]);

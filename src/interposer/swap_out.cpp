@@ -62,7 +62,8 @@ void fill(Move& move, Batch& batch) {
   }
 }
 
-void look_for_changes(Batch& batch) {
+// False when it may still be looking.
+bool look_for_changes(Batch& batch) {
   HashTask tasks[kBatch];
   Fingerprint results[kBatch];
   for (size_t n = 0; n < batch.count; ++n) {
@@ -70,17 +71,21 @@ void look_for_changes(Batch& batch) {
     tasks[n] = {chunk.address, chunk.length};
   }
   const Within within(batch.lane->context);
-  if (!within || !fingerprint(batch.lane->hasher, tasks, batch.count, results)) return;
+  if (!within) return false;
+  if (!fingerprint(batch.lane->hasher, tasks, batch.count, results)) {
+    return !batch.lane->hasher.busy;
+  }
   for (size_t n = 0; n < batch.count; ++n) {
     batch.passengers[n].hashed = true;
     batch.passengers[n].fingerprint = results[n];
   }
+  return true;
 }
 
 void next(Move& move, Batch& batch) {
   if (move.left == 0) return;
   fill(move, batch);
-  if (batch.count > 0) look_for_changes(batch);
+  if (batch.count > 0 && !look_for_changes(batch)) move.failed = true;
 }
 
 // --- where to
@@ -145,7 +150,6 @@ bool begin_copy(Move& move, Batch& batch, size_t n, size_t parity) {
 
 void begin(Move& move, Batch& batch, size_t n, size_t parity) {
   Passenger& passenger = batch.passengers[n];
-  if (move.failed) return;
   passenger.begun =
       is_unchanged(passenger) || is_zero(passenger) || begin_copy(move, batch, n, parity);
   if (!passenger.begun) move.failed = true;

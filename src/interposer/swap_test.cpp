@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "interposer/records.h"
 #include "interposer/swap_state.h"
@@ -29,18 +31,17 @@ TEST_F(Swap, MemoryLeavesTheCardAndComesBackWhereItWas) {
 }
 
 TEST_F(Swap, LargeAllocationsMoveInChunks) {
-  const CUdeviceptr address = allocate(600 * kMiB, 1);
+  const CUdeviceptr address = allocate(300 * kMiB, 1);
   EXPECT_TRUE(out(kMiB));
-  EXPECT_EQ(last.out, 200 * kMiB);
+  EXPECT_EQ(last.out, 150 * kMiB);
   EXPECT_FALSE(swap_range_of(address).resident);
-  EXPECT_EQ(used() - used_before, 400 * kMiB);
-  EXPECT_TRUE(out(kMiB));
+  EXPECT_EQ(used() - used_before, 150 * kMiB);
   check_sums();
-  EXPECT_TRUE(in(200 * kMiB - 1));
+  EXPECT_TRUE(in(150 * kMiB - 1));
   EXPECT_EQ(last.in, 0u) << "only whole chunks";
-  EXPECT_TRUE(in(399 * kMiB));
-  EXPECT_EQ(last.in, 200 * kMiB);
-  EXPECT_TRUE(in_all());
+  EXPECT_TRUE(in(299 * kMiB));
+  EXPECT_EQ(last.in, 150 * kMiB);
+  EXPECT_TRUE(swap_range_of(address).resident);
   check_contents();
 }
 
@@ -118,7 +119,7 @@ TEST_F(Swap, WhatIsFreedIsNotMoved) {
 }
 
 TEST_F(Swap, TellsOfItsProgressAndStopsWhenTold) {
-  for (int i = 0; i < 5; ++i) allocate(128 * kMiB, 1);
+  for (int i = 0; i < 6; ++i) allocate(128 * kMiB, 0);
   on_progress = [] { return false; };
   EXPECT_FALSE(out_all());
   EXPECT_GE(reports, 1);
@@ -127,16 +128,14 @@ TEST_F(Swap, TellsOfItsProgressAndStopsWhenTold) {
   EXPECT_TRUE(out_all());
   EXPECT_TRUE(in_all());
   EXPECT_GE(reports, 2);
-  check_contents();
 }
 
 TEST_F(Swap, WithoutHostMemoryItStaysAndIsWhole) {
-  allocate(400 * kMiB, 1);
-  allocate(400 * kMiB, 2);
+  for (int i = 0; i < 4; ++i) allocate(60 * kMiB, 1 + i);
   EXPECT_FALSE(out_all());
-  EXPECT_EQ(last.out, 600 * kMiB);
+  EXPECT_EQ(last.out, 180 * kMiB);
   check_sums();
-  EXPECT_EQ(used() - used_before, 200 * kMiB);
+  EXPECT_EQ(used() - used_before, 60 * kMiB);
   EXPECT_TRUE(in_all());
   check_contents();
   check_sums();
@@ -144,33 +143,93 @@ TEST_F(Swap, WithoutHostMemoryItStaysAndIsWhole) {
 
 TEST_F(Swap, AllOfTheHostMemoryIsOfUseHoweverItIsCut) {
   std::vector<CUdeviceptr> addresses;
-  for (uint64_t i = 0; i < 160; ++i) addresses.push_back(allocate(4 * kMiB, i));
+  for (uint64_t i = 0; i < 48; ++i) addresses.push_back(allocate(4 * kMiB, 1 + i));
   EXPECT_TRUE(out_all());
   for (size_t i = 0; i < addresses.size(); i += 2) free(addresses[i]);
-  allocate(320 * kMiB, 1000);
+  allocate(96 * kMiB, 1000);
   EXPECT_TRUE(out_all());
-  EXPECT_EQ(swap_absent(gate), kArena);
+  EXPECT_EQ(swap_absent(gate), 192 * kMiB);
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+// What the host keeps of memory that is on the card goes when the room is needed.
+TEST_F(Swap, CopiesOfWhatIsHereMakeRoomForOthers) {
+  allocate(100 * kMiB, 1);
+  EXPECT_TRUE(out_all());
+  EXPECT_TRUE(in_all());
+  allocate(150 * kMiB, 2);
+  // The first is the cheapest to move out, but then there is no room for the other.
+  EXPECT_FALSE(out_all());
+  EXPECT_EQ(last.out, 100 * kMiB);
+  EXPECT_TRUE(in_all());
+  free(known.begin()->second.bytes == 100 * kMiB ? known.rbegin()->first : known.begin()->first);
+  write(known.begin()->first, 3);
+  allocate(90 * kMiB, 4);
+  EXPECT_TRUE(out(91 * kMiB));
   EXPECT_TRUE(in_all());
   check_contents();
 }
 
 TEST_F(Swap, WaitsForHostMemoryThatIsOnItsWay) {
-  allocate(kArena, 1);
-  allocate(40 * kMiB, 2);
+  for (int i = 0; i < 4; ++i) allocate(60 * kMiB, 1 + i);
   space_of(gate)->arena.pending.fetch_add(1);
-  on_progress = [&] {
-    add_arena(0);  // nothing comes of it
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    add_arena(64 * kMiB);
+    while (space_of(gate)->arena.pending.load() > 1) std::this_thread::yield();
     space_of(gate)->arena.pending.fetch_sub(1);
-    on_progress = nullptr;
-    return true;
-  };
-  EXPECT_FALSE(out_all());
+  });
+  EXPECT_TRUE(out_all());
+  late.join();
+  EXPECT_EQ(used(), used_before);
   EXPECT_TRUE(in_all());
   check_contents();
 }
 
+TEST_F(Swap, WhatTheHostHasIsNotCopiedAgain) {
+  const CUdeviceptr first = allocate(40 * kMiB, 1);
+  const CUdeviceptr second = allocate(3 * kMiB, 2);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.copied, 43 * kMiB);
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(last.copied, 43 * kMiB);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.out, 43 * kMiB);
+  EXPECT_EQ(last.copied, 0u);
+  EXPECT_TRUE(in_all());
+  check_contents();
+  // One bit in one of them.
+  auto data = pattern(2, 3 * kMiB);
+  data[3 * kMiB - 1] ^= 1;
+  ASSERT_OK(real<FunctionId::cuMemcpyHtoD_v2>(second + 3 * kMiB - 1, &data[3 * kMiB - 1], 1));
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.copied, 3 * kMiB);
+  EXPECT_TRUE(in_all());
+  std::vector<unsigned char> found(data.size());
+  ASSERT_OK(real<FunctionId::cuMemcpyDtoH_v2>(found.data(), second, found.size()));
+  EXPECT_EQ(found, data);
+  write(second, 2);
+  write(first, 0);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.copied, 3 * kMiB) << "zeros are not copied";
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(last.copied, 3 * kMiB);
+  check_contents();
+}
+
+TEST_F(Swap, ZerosNeedNoHostMemory) {
+  for (int i = 0; i < 5; ++i) allocate(100 * kMiB, 0);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.out, 500 * kMiB);
+  EXPECT_EQ(last.copied, 0u);
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(last.copied, 0u);
+  check_contents();
+}
+
 TEST_F(Swap, AFullCardRefusesAndNothingIsLeftBehind) {
-  allocate(900 * kMiB, 1);
+  allocate(900 * kMiB, 0);
   const uint64_t used_then = used();
   CUdeviceptr address = 0;
   EXPECT_EQ(swap_allocate(gate, 300 * kMiB, true, &address), CUDA_ERROR_OUT_OF_MEMORY);
@@ -184,13 +243,15 @@ TEST_F(Swap, AFullCardRefusesAndNothingIsLeftBehind) {
 }
 
 TEST_F(Swap, BringingInWhatDoesNotFitFailsAndLosesNothing) {
-  allocate(300 * kMiB, 1);
+  allocate(60 * kMiB, 1);
+  allocate(70 * kMiB, 2);
   EXPECT_TRUE(out_all());
   CUdeviceptr other = 0;
-  ASSERT_OK(real<FunctionId::cuMemAlloc_v2>(&other, 800 * kMiB));
+  const uint64_t used_then = used();
+  ASSERT_OK(real<FunctionId::cuMemAlloc_v2>(&other, 940 * kMiB));
   EXPECT_FALSE(in_all());
   check_sums();
-  EXPECT_EQ(used() - used_before, 800 * kMiB + swap_resident(gate));
+  EXPECT_EQ(used() - used_then, 940 * kMiB + swap_resident(gate));
   ASSERT_OK(real<FunctionId::cuMemFree_v2>(other));
   EXPECT_TRUE(in_all());
   check_contents();

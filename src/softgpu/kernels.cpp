@@ -198,6 +198,49 @@ KernelOutcome hash(const KernelMemory& memory, Params, Values values) {
   return outcome == KernelOutcome::kDone ? store(memory, values[0], state) : outcome;
 }
 
+// The terms of fingerprint(), for 16 bytes at a place (src/interposer/swap_hash.cpp has the same
+// for a real device).
+struct FingerprintTerms {
+  std::uint64_t first;
+  std::uint64_t second;
+};
+
+std::uint64_t folded_product(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+FingerprintTerms fingerprint_terms(std::uint64_t place, std::uint64_t a, std::uint64_t b) {
+  const std::uint64_t t = (place + 1) * 0x9e3779b97f4a7c15;
+  const std::uint64_t p = t + 0xa0761d6478bd642f;
+  const std::uint64_t q = t ^ 0xe7037ed1a0b428db;
+  return {folded_product(a ^ p, b ^ q), folded_product(a + q, b + p)};
+}
+
+// fingerprint(out, in, bytes): adds to two u64, and ors into a third; whole 16 bytes only.
+KernelOutcome fingerprint(const KernelMemory& memory, Params, Values values) {
+  std::uint64_t sums[3];
+  if (!memory.read(values[0], sums, sizeof sums)) return KernelOutcome::kIllegalAddress;
+  std::uint64_t place = 0;
+  const auto outcome = scan(memory, values[1], values[2] / 16 * 16,
+                            [&](const unsigned char* data, std::size_t bytes) {
+                              for (std::size_t at = 0; at < bytes; at += 16, ++place) {
+                                std::uint64_t a = 0;
+                                std::uint64_t b = 0;
+                                std::memcpy(&a, data + at, 8);
+                                std::memcpy(&b, data + at + 8, 8);
+                                const FingerprintTerms terms = fingerprint_terms(place, a, b);
+                                sums[0] += terms.first;
+                                sums[1] += terms.second;
+                                sums[2] |= a | b;
+                              }
+                            });
+  if (outcome != KernelOutcome::kDone) return outcome;
+  return memory.write(values[0], sums, sizeof sums) ? KernelOutcome::kDone
+                                                    : KernelOutcome::kIllegalAddress;
+}
+
 double scan_bytes(Params, Values values) {
   return static_cast<double>(values[2]);
 }
@@ -216,13 +259,14 @@ bool any_params(Params) {
 
 constexpr auto kPointerPair = exactly<ParamType::kPointer, ParamType::kPointer, ParamType::kU64>;
 
-constexpr std::array<Builtin, 8> kBuiltins{{
+constexpr std::array<Builtin, 9> kBuiltins{{
     {"fill", "(ptr, NUMBER, u64)", fill_accepts, fill_bytes, no_time, fill},
     {"add", "(ptr, NUMBER, u64)", fill_accepts, update_bytes, no_time, add},
     {"scale", "(ptr, NUMBER, u64)", fill_accepts, update_bytes, no_time, scale},
     {"copy", "(ptr, ptr, u64)", kPointerPair, copy_bytes, no_time, copy},
     {"checksum", "(ptr, ptr, u64)", kPointerPair, scan_bytes, no_time, checksum},
     {"hash", "(ptr, ptr, u64)", kPointerPair, scan_bytes, no_time, hash},
+    {"fingerprint", "(ptr, ptr, u64)", kPointerPair, scan_bytes, no_time, fingerprint},
     {"spin", "(u64)", exactly<ParamType::kU64>, no_bytes, spin_time, nothing},
     {"noop", "anything", any_params, no_bytes, no_time, nothing},
 }};

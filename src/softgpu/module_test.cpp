@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 
@@ -90,6 +92,38 @@ TEST(Kernels, DoWhatTheySayToMemory) {
   EXPECT_EQ(run("hash", {kPointer, kPointer, kU64}, {0x1f00, 0x1000, 0}), KernelOutcome::kDone);
   std::memcpy(&total, memory.bytes + 0xf00, 8);
   EXPECT_EQ(total, 0xcbf29ce484222325u);
+}
+
+// What a real device computes of the same bytes, by the module in src/interposer/swap_hash.cpp.
+TEST(Kernels, TheFingerprintIsThatOfARealDevice) {
+  Memory memory;
+  using enum ParamType;
+  const std::vector<ParamType> params{kPointer, kPointer, kU64};
+  const auto fingerprint = [&](std::uint64_t bytes) {
+    std::memset(memory.bytes + 0xf00, 0, 24);
+    const std::vector<std::uint64_t> values{0x1f00, 0x1000, bytes};
+    EXPECT_EQ(find_builtin("fingerprint")->run(memory.view(), params, values),
+              KernelOutcome::kDone);
+    std::array<std::uint64_t, 3> sums{};
+    std::memcpy(sums.data(), memory.bytes + 0xf00, sizeof sums);
+    return sums;
+  };
+  EXPECT_EQ(fingerprint(0), (std::array<std::uint64_t, 3>{}));
+  const auto zeros = fingerprint(2048);
+  EXPECT_EQ(zeros[2], 0u);
+  for (int i = 0; i < 2048; ++i) memory.bytes[i] = static_cast<unsigned char>(i * 7 + i / 256);
+  const auto before = fingerprint(2048);
+  EXPECT_EQ(before, (std::array<std::uint64_t, 3>{0xa438e0d892df8de5, 0x0b74f7fa67210c97,
+                                                  0xffffffffffffffff}));
+  memory.bytes[2047] ^= 0x80;
+  const auto after = fingerprint(2048);
+  EXPECT_NE(after[0], before[0]);
+  EXPECT_NE(after[1], before[1]);
+  memory.bytes[2047] ^= 0x80;
+  std::swap_ranges(memory.bytes, memory.bytes + 16, memory.bytes + 16);
+  const auto swapped = fingerprint(2048);
+  EXPECT_NE(swapped[0], before[0]);
+  EXPECT_NE(swapped[1], before[1]);
 }
 
 TEST(Kernels, StopAtMemoryThatIsNotTheirs) {

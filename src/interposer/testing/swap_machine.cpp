@@ -89,7 +89,8 @@ void SwapMachine::SetUpTestSuite() {
 void SwapMachine::SetUp() {
   ASSERT_OK(real<FunctionId::cuCtxCreate_v2>(&context, 0, 0));
   used_before = used();
-  add_arena(kArena);
+  arena_ = 0;
+  add_arena(host_bytes_);
   wait_for_arena();
 }
 
@@ -105,7 +106,7 @@ void SwapMachine::TearDown() {
   swap_context_leaving(context, true);
   EXPECT_OK(real<FunctionId::cuCtxDestroy_v2>(context));
   swap_context_gone(context);
-  EXPECT_EQ(arena_free(space_of(gate)->arena), kArena) << "host memory was lost";
+  EXPECT_EQ(arena_free(space_of(gate)->arena), arena_) << "host memory was lost";
   for (Slab* slab = space.arena.slabs; slab != nullptr; slab = slab->next) {
     munmap(slab->memory, slab->bytes);
   }
@@ -116,7 +117,13 @@ void SwapMachine::add_arena(uint64_t bytes) {
   const int descriptor = memfd_create("arena", MFD_CLOEXEC);
   ASSERT_GE(descriptor, 0);
   ASSERT_EQ(ftruncate(descriptor, static_cast<off_t>(bytes)), 0);
+  arena_ += bytes;
   swap_add_arena(gate, descriptor, bytes);
+}
+
+void SwapMachine::restart() {
+  TearDown();
+  SetUp();
 }
 
 void SwapMachine::wait_for_arena() {
@@ -221,7 +228,11 @@ uint64_t SwapMachine::used() const {
   size_t free = 0;
   size_t total = 0;
   EXPECT_OK(real<FunctionId::cuMemGetInfo_v2>(&free, &total));
-  return total - free;
+  uint64_t own = 0;
+  if (const Space* space = space_of(gate)) {
+    for (const Lane& lane : space->lanes) own += lane.hasher.module != nullptr ? 2 * kMiB : 0;
+  }
+  return total - free - own;
 }
 
 uint64_t SwapMachine::live() const {

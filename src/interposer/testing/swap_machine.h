@@ -31,11 +31,11 @@ uint64_t driver_calls(FunctionId id);
 // Bytes that differ in every place, and from seed to seed. Seed 0: zeros.
 std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes);
 
-// A context on a card of 1 GiB, and host memory of `kArena` to swap out to. At the end everything
+// A context on a card of 1 GiB, and host memory to swap out to. At the end everything
 // is freed, and the card is as empty as it was.
 class SwapMachine : public ::testing::Test {
  protected:
-  static constexpr uint64_t kArena = 640 * kMiB;
+  explicit SwapMachine(uint64_t host_bytes = 192 * kMiB) : host_bytes_(host_bytes) {}
 
   static void SetUpTestSuite();
   void SetUp() override;
@@ -61,7 +61,7 @@ class SwapMachine : public ::testing::Test {
   bool out_all() { return out(~uint64_t{0}); }
   bool in_all() { return in(~uint64_t{0}); }
 
-  uint64_t used() const;  // of the card
+  uint64_t used() const;  // of the card, but for what our kernels take
   uint64_t live() const;  // of what was asked for
 
   struct Known {
@@ -69,6 +69,9 @@ class SwapMachine : public ::testing::Test {
     uint64_t seed = 0;
     bool written = false;
   };
+
+  // All its memory is freed, the context ends, and both begin anew.
+  void restart();
 
   Gate gate;
   CUcontext context{};
@@ -79,6 +82,10 @@ class SwapMachine : public ::testing::Test {
   SwapMoved last;
   int reports = 0;
   std::function<bool()> on_progress;
+
+ private:
+  uint64_t host_bytes_;
+  uint64_t arena_ = 0;
 };
 
 }  // namespace nvshare::interposer

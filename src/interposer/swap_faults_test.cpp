@@ -1,0 +1,169 @@
+#include <thread>
+
+#include "interposer/swap_state.h"
+#include "interposer/testing/swap_machine.h"
+
+// Every call that a swap makes of the driver fails in turn. Nothing is lost, nothing is mixed up,
+// nothing is left behind, and the next swap works.
+namespace nvshare::interposer {
+namespace {
+
+class SwapFaults : public SwapMachine {
+ protected:
+  SwapFaults() : SwapMachine(24 * kMiB) {}
+
+  // Something of every kind: small, large, zeros, never written, and already on the host, as it was
+  // and changed since.
+  void fill() {
+    fill_at_first();
+    EXPECT_TRUE(out_all());
+    EXPECT_TRUE(in_all());
+    write(changing, 4);
+    allocate(5 * kMiB, 5);
+    allocate(2 * kMiB, 0);
+    allocate(300 * kKiB, 6);
+    allocate_away(2 * kMiB);
+  }
+
+  void fill_at_first() {
+    changing = allocate(3 * kMiB, 1);
+    allocate(2 * kMiB + 5, 2);
+    allocate(1000, 3);
+  }
+
+  // As the link's thread does it, without a context. Answers how many calls it took.
+  template <typename Body>
+  uint64_t with_fault(uint64_t n, Body body) {
+    uint64_t calls = 0;
+    std::thread thread([&] {
+      fail_call(n);
+      body();
+      calls = calls_since();
+      failed = failed_function();
+      fail_call(0);
+    });
+    thread.join();
+    return calls;
+  }
+
+  void check_all() {
+    check_sums();
+    check_contents();
+  }
+
+  // Afterwards everything works.
+  void check_recovery() {
+    check_all();
+    EXPECT_TRUE(out_all());
+    check_sums();
+    EXPECT_EQ(used(), used_before);
+    EXPECT_TRUE(in_all());
+    EXPECT_EQ(swap_absent(gate), 0u);
+    check_all();
+    EXPECT_TRUE(out(4 * kMiB));
+    EXPECT_TRUE(in_all());
+    check_all();
+  }
+
+  const char* failed = "";
+  CUdeviceptr changing = 0;
+
+  // Fails one call of `move` after the other, each time from the beginning: how many there were,
+  // and how many it did not survive.
+  struct Enumerated {
+    uint64_t calls = 0;
+    uint64_t failures = 0;
+  };
+  template <typename Prepare, typename Body>
+  Enumerated fail_each(Prepare prepare, Body move) {
+    Enumerated found;
+    for (uint64_t n = 1;; ++n) {
+      prepare();
+      bool done = false;
+      found.calls = with_fault(n, [&] { done = move(); });
+      SCOPED_TRACE("call " + std::to_string(n) + ", " + failed);
+      if (!done) ++found.failures;
+      check_recovery();
+      restart();
+      if (HasFailure() || found.calls < n) return found;
+    }
+  }
+};
+
+// The first time the kernel has to be loaded, without which it goes on.
+TEST_F(SwapFaults, OnTheFirstWayOut) {
+  const Enumerated found = fail_each([&] { fill_at_first(); }, [&] { return out_all(); });
+  EXPECT_GT(found.calls, 30u);
+  EXPECT_GT(found.failures, 10u);
+  EXPECT_LT(found.failures, found.calls);
+}
+
+TEST_F(SwapFaults, OnTheWayOut) {
+  const Enumerated found = fail_each([&] { fill(); }, [&] { return out_all(); });
+  EXPECT_GT(found.calls, 30u);
+  EXPECT_GT(found.failures, 15u);
+}
+
+TEST_F(SwapFaults, OnTheWayIn) {
+  const Enumerated found = fail_each(
+      [&] {
+        fill();
+        EXPECT_TRUE(out_all());
+      },
+      [&] { return in_all(); });
+  EXPECT_GT(found.calls, 40u);
+  EXPECT_GT(found.failures, 30u);
+}
+
+// Two in a row, so that what is undone after a failure fails too.
+TEST_F(SwapFaults, AndWhatIsDoneAboutThem) {
+  for (uint64_t n = 1;; n += 3) {
+    fill();
+    const uint64_t calls_out = with_fault(n, [&] { out_all(); });
+    const uint64_t calls_in = with_fault(n / 2 + 1, [&] { in_all(); });
+    with_fault(n / 3 + 1, [&] { out_all(); });
+    SCOPED_TRACE("call " + std::to_string(n));
+    check_recovery();
+    restart();
+    if (HasFailure() || (calls_out < n && calls_in < n)) return;
+  }
+}
+
+TEST_F(SwapFaults, WhenAllocatingAndFreeing) {
+  fill();
+  for (const uint64_t bytes : {uint64_t{100}, kMiB, 5 * kMiB, 300 * kMiB}) {
+    for (uint64_t n = 1;; ++n) {
+      const uint64_t used_then = used();
+      CUdeviceptr address = 0;
+      fail_call(n);
+      const CUresult result = swap_allocate(gate, bytes, true, &address);
+      const uint64_t calls = calls_since();
+      fail_call(0);
+      if (result == CUDA_SUCCESS) {
+        known[address] = {bytes, 0, false};
+        told_resident += bytes;
+        write(address, n);
+        fail_call(n);
+        const SwapFreed freed = swap_free(address);
+        const uint64_t calls_of_free = calls_since();
+        fail_call(0);
+        if (freed.result == CUDA_SUCCESS) {
+          told_resident -= freed.resident;
+          known.erase(address);
+        } else {
+          EXPECT_EQ(freed.bytes, 0u);
+          check_all();
+          free(address);
+        }
+        if (calls < n && calls_of_free < n) break;
+      }
+      tidy(*space_of(gate));
+      check_all();
+      EXPECT_EQ(used(), used_then) << bytes << " bytes, call " << n;
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::interposer
