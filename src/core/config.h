@@ -55,6 +55,9 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
+// Memory moves in whole chunks of up to this size.
+inline constexpr Bytes kLargestChunk = mib(256);
+
 // More memory than any GPU has; sums over thousands of clients stay far from overflowing.
 inline constexpr Bytes kMostMemory = gib(256 * 1024);
 

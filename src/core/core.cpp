@@ -117,6 +117,8 @@ class Core::Impl {
   Result<void> take(const Released& e, Time now, Decisions& out);
   Result<void> take(const Usage& e, Time now, Decisions& out);
   Result<void> take(const MemoryChanged& e, Time now, Decisions& out);
+  Result<void> take(const MemoryFound& e, Time now, Decisions& out);
+  std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
   Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
   Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
   Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
@@ -354,11 +356,44 @@ Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
 
 // --- memory ------------------------------------------------------------------------------------
 
+// Growth that cannot be given, and why.
+std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client& client) const {
+  const Gpu& gpu = gpus_.at(client.gpu);
+  const Residency& residency = gpu.residency();
+  const Bytes growth = e.allocated - client.demand;
+  const auto refused = [&](Why why, Bytes asked, Bytes most, Bytes allowed) {
+    return Decision{
+        MemoryRefused{e.client, e.allocated, client.demand + std::max(Bytes{}, allowed)},
+        {.why = why, .bytes = asked, .free = std::max(Bytes{}, most)}};
+  };
+  const Bytes room = residency.room_for(client);
+  if (e.allocated > room) {
+    const bool alone = room == residency.safe_limit();
+    return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, room,
+                   room - client.demand);
+  }
+  const auto& limit = client.tenant->limits.memory;
+  const Bytes used = gpu.allocated_by(client.tenant->id);
+  if (limit && used + growth > *limit) {
+    return refused(Why::LimitExceeded, growth, *limit - used, *limit - used);
+  }
+  if (e.may_wait) return std::nullopt;
+  if (growth > residency.free()) {
+    return refused(Why::NoRoom, growth, residency.free(), residency.free());
+  }
+  const Bytes promised = gpu.pinned_room(client, growth);
+  if (growth > promised) return refused(Why::RoomPromised, growth, promised, promised);
+  return std::nullopt;
+}
+
 Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
-  if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident) {
+  const bool ordered = e.resident.count >= 0 && e.resident <= e.allocated;
+  const Bytes growth = ordered ? e.allocated - client->demand : Bytes{};
+  const Bytes at_once = e.may_wait ? Bytes{} : std::max(Bytes{}, growth);
+  if (!ordered || e.pinned.count < 0 || e.pinned - at_once > e.resident) {
     return Error{
         fmt::format("client {} reports pinned {} <= resident {} <= allocated {}, which is "
                     "not so",
@@ -368,33 +403,30 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
     return Error{
         fmt::format("client {} has more memory on the GPU than it was given", e.client.value)};
   }
-  const Bytes growth = e.allocated - client->demand;
   if (growth.count > 0 && e.resident != client->resident) {
     return Error{fmt::format("client {} grows and shrinks at once", e.client.value)};
   }
   if (growth.count > 0) {
-    const Bytes room = gpu.residency().safe_limit();
-    if (e.allocated > room) {
-      out.push_back({MemoryRefused{e.client, e.allocated, room},
-                     {.why = Why::LargerThanGpu, .bytes = e.allocated, .free = room}});
-      return {};
-    }
-    const auto& limit = client->tenant->limits.memory;
-    const Bytes used = gpu.allocated_by(client->tenant->id);
-    if (limit && used + growth > *limit) {
-      const Bytes left = std::max(Bytes{}, *limit - used);
-      out.push_back({MemoryRefused{e.client, e.allocated, client->demand + left},
-                     {.why = Why::LimitExceeded, .bytes = growth, .free = left}});
-      return {};
-    }
-    const Bytes free = std::max(Bytes{}, gpu.residency().free());
-    if (!e.may_wait && (growth > free || !client->complete())) {
-      out.push_back({MemoryRefused{e.client, e.allocated, client->demand + free},
-                     {.why = Why::NoRoom, .bytes = growth, .free = free}});
+    if (auto refused = refuse(e, *client)) {
+      out.push_back(std::move(*refused));
       return {};
     }
   }
-  gpu.memory_changed(*client, e.allocated, e.pinned, e.resident, now, out);
+  gpu.memory_changed(*client, e, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  Gpu& gpu = gpus_.at(client->gpu);
+  if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident ||
+      e.allocated > gpu.total()) {
+    return Error{fmt::format("client {} cannot have {} of which {} on the GPU and {} pinned",
+                             e.client.value, e.allocated.count, e.resident.count, e.pinned.count)};
+  }
+  gpu.memory_found(*client, e, now, out);
   finish(gpu, now, out);
   return {};
 }
@@ -402,13 +434,13 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
 Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  const bool possible = e.resident <= client->resident + client->incoming &&
-                        e.resident >= client->resident - client->outgoing;
-  if (!possible || e.took.count() < 0) {
+  const bool possible =
+      e.resident <= client->resident + client->incoming && e.resident >= client->pinned;
+  if (!possible || e.took.count() < 0 || e.kept.count < 0 || e.missing.count < 0) {
     return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);
-  gpu.memory_moved(*client, e.resident, e.took, now, out);
+  gpu.memory_moved(*client, e, now, out);
   finish(gpu, now, out);
   return {};
 }

@@ -79,8 +79,9 @@ struct Usage {
   Duration used{};
 };
 // MEM_UPDATE: what the client has allocated now, how much of it can never leave the GPU, and how
-// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. Who
-// cannot wait for room, because nothing of its memory can move, is refused when there is none now.
+// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. Growth
+// that cannot wait for room, because it can never leave the GPU (`pinned` has it already), is
+// refused when there is none now.
 struct MemoryChanged {
   ClientId client;
   Bytes allocated{};
@@ -88,11 +89,22 @@ struct MemoryChanged {
   Bytes resident{};
   bool may_wait = true;
 };
-// Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took.
+// What a client has brought with it from before: counted as it is, whatever the limits and the
+// room.
+struct MemoryFound {
+  ClientId client;
+  Bytes allocated{};
+  Bytes pinned{};
+  Bytes resident{};
+};
+// Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took. Whole
+// chunks move, so more may have gone out than was ordered, also without any order.
 struct MemoryMoved {
   ClientId client;
   Bytes resident{};
   Duration took{};
+  Bytes kept{};     // of what was to be sent out: it will not be
+  Bytes missing{};  // of what was to be brought in: it will not be
 };
 // SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
 // billed. Memory still takes turns: what is not there cannot run.
@@ -109,6 +121,6 @@ struct Tick {};
 using Event =
     std::variant<GpuAdded, GpuRemoved, OverheadMeasured, TenantAdded, TenantRemoved, LimitsChanged,
                  TenantPaused, ClientAdded, ClientGone, WorkRequested, Released, Usage,
-                 MemoryChanged, MemoryMoved, SchedulingSwitched, ConfigChanged, Tick>;
+                 MemoryChanged, MemoryFound, MemoryMoved, SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

@@ -89,8 +89,10 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
     engine_->grant_now(client, {.why = Why::SchedulingOff}, now, out);
     return;
   }
-  const bool on_its_way =
-      client.outgoing.count == 0 && client.resident + client.incoming == client.demand;
+  // What the orders of one that was let in leave undone is known when the last of them is over.
+  const bool comes = client.resident + client.incoming == client.demand ||
+                     (client.admitted && client.incoming.count > 0);
+  const bool on_its_way = client.outgoing.count == 0 && comes;
   if (should_run && !client.complete() && !on_its_way) {
     residency_.enqueue(client, now, out);
   } else if (!should_run) {
@@ -122,16 +124,44 @@ void Gpu::usage(Client& client, Duration used, Time now) {
   engine_->read_meter(client, used, now);
 }
 
-void Gpu::memory_changed(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
-                         Decisions& out) {
-  client.share->allocated += allocated - client.demand;
-  residency_.change(client, allocated, pinned, resident, now, out);
+void Gpu::memory_changed(Client& client, const MemoryChanged& to, Time now, Decisions& out) {
+  set_allocated(client, to.allocated, now);
+  residency_.change(client, to, now, out);
   place(client, now, out);
 }
 
-void Gpu::memory_moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out) {
-  residency_.moved(client, resident, took, now, out);
+void Gpu::memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
+  set_allocated(client, what.allocated, now);
+  residency_.found(client, what, now, out);
   place(client, now, out);
+}
+
+void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisions& out) {
+  residency_.moved(client, how, now, out);
+  place(client, now, out);
+}
+
+void Gpu::set_allocated(Client& client, Bytes allocated, Time now) {
+  const bool bound_before = client.share->over_memory_limit();
+  client.share->allocated += allocated - client.demand;
+  memory_limit_may_bind(*client.share, bound_before, now);
+}
+
+void Gpu::memory_limit_may_bind(const Share& share, bool bound_before, Time now) {
+  if (bound_before || !share.over_memory_limit()) return;
+  for (const auto& [id, client] : clients_) {
+    if (client->share == &share) residency_.limit_changed(*client, now);
+  }
+}
+
+Bytes Gpu::pinned_room(const Client& client, Bytes asked) const {
+  Bytes room = asked;
+  for (const auto& [id, other] : clients_) {
+    if (other == &client || !residency_.can_fit_beside(*other, Bytes{})) continue;
+    if (residency_.can_fit_beside(*other, room)) continue;
+    room = std::min(room, residency_.room_for(*other) - other->demand);
+  }
+  return std::max(Bytes{}, room);
 }
 
 void Gpu::limits_will_change(TenantId tenant, Time now) {
@@ -141,7 +171,9 @@ void Gpu::limits_will_change(TenantId tenant, Time now) {
 
 void Gpu::limits_have_changed(TenantId tenant, bool cores_changed, Time now) {
   const auto it = shares_.find(tenant);
-  if (it != shares_.end()) engine_->after_limits_change(it->second, cores_changed, now);
+  if (it == shares_.end()) return;
+  engine_->after_limits_change(it->second, cores_changed, now);
+  memory_limit_may_bind(it->second, false, now);
 }
 
 void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {

@@ -36,9 +36,9 @@ class Gpu {
   // The tenant is gone for good; it has no clients.
   void forget(TenantId tenant);
   void usage(Client& client, Duration used, Time now);
-  void memory_changed(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
-                      Decisions& out);
-  void memory_moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out);
+  void memory_changed(Client& client, const MemoryChanged& to, Time now, Decisions& out);
+  void memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out);
+  void memory_moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
   void config_changed() { residency_.config_changed(); }
   void overhead_measured(Bytes overhead) { residency_.set_overhead(overhead); }
   void limits_will_change(TenantId tenant, Time now);
@@ -50,10 +50,15 @@ class Gpu {
   std::optional<Time> next_wakeup() const;
   Reason explain(const Client& client, Time now) const;
 
+  // How much more the client may have that never leaves the GPU, so that everyone else can still
+  // have what was promised to it; `asked` at most.
+  Bytes pinned_room(const Client& client, Bytes asked) const;
   // What the tenant has allocated on this GPU.
   Bytes allocated_by(TenantId tenant) const;
 
  private:
+  void set_allocated(Client& client, Bytes allocated, Time now);
+  void memory_limit_may_bind(const Share& share, bool bound_before, Time now);
   void place(Client& client, Time now, Decisions& out);
   void park(Client& client, bool parked, Time now);
   void want(Client& client, bool wants, Time now);

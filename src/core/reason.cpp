@@ -55,6 +55,9 @@ std::string to_text(const Reason& r) {
       return fmt::format(
           "needs {} of GPU memory, and at most {} can be made free beside what cannot move",
           to_text(r.bytes), to_text(r.free));
+    case Why::MoveFailed:
+      return fmt::format("waits for {} of GPU memory that could not be moved; tried again {}",
+                         to_text(r.bytes), in_time(r.wait));
     case Why::SchedulingOff:
       return "scheduling is switched off";
     case Why::HasBudget:
@@ -75,6 +78,10 @@ std::string to_text(const Reason& r) {
     case Why::NoRoom:
       return fmt::format("{} more, and only {} of the GPU is free now", to_text(r.bytes),
                          to_text(r.free));
+    case Why::RoomPromised:
+      return fmt::format(
+          "{} more that cannot move, and beside what others must be able to bring back {} is left",
+          to_text(r.bytes), to_text(r.free));
     case Why::Fits:
       return "its memory fits";
     case Why::NextInLine:

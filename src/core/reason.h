@@ -26,6 +26,7 @@ enum class Why {
   WaitsForHolders,  // `bytes` missing; who holds it is stopping or does not answer
   MemoryComing,     // `bytes` on their way
   MemoryCannotFit,  // `bytes` wanted, at most `free` can be made free
+  MoveFailed,       // `bytes` could not be moved; tried again in `wait`
   SchedulingOff,
   // Why something was decided.
   HasBudget,
@@ -35,6 +36,7 @@ enum class Why {
   LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
   LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
   NoRoom,         // `bytes` asked, `free` free now, and it cannot wait
+  RoomPromised,   // `bytes` asked for good, and beside what others were promised `free` is left
   Fits,
   NextInLine,
   FillsGap,

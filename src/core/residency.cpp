@@ -8,6 +8,8 @@ namespace {
 
 constexpr int kGapSearch = 8;  // how far behind the first one looks for who fits a gap
 constexpr Bytes kWorthMeasuring = mib(16);
+constexpr Duration kFirstRest = 100ms;
+constexpr Duration kLongestRest = 1s;
 constexpr Bytes kNothing{0};
 
 }  // namespace
@@ -31,10 +33,6 @@ Duration Residency::move_time(Bytes bytes) const {
   const double seconds =
       static_cast<double>(bytes.count) / static_cast<double>(link_per_second().count);
   return Duration{static_cast<Duration::rep>(std::min(seconds, 1e6) * 1e9)};
-}
-
-bool Residency::can_ever_fit(const Client& client) const {
-  return client.demand + stuck_beside(client) <= safe_limit();
 }
 
 // --- the books ---------------------------------------------------------------------------------
@@ -65,6 +63,7 @@ void Residency::list(Client& client) {
   if (client.movable() <= kNothing || client.planned > kNothing) return;
   if (!client.queued && client.incoming > kNothing) return;  // on its way in: not touched
   if (client.phase == Phase::Overdue || client.phase == Phase::Stopping || client.stalled) return;
+  if (client.rests_until) return;
   client.evictable = true;
   if (client.queued) {
     queued_resident_.insert(key_of(client));
@@ -89,6 +88,7 @@ void Residency::leave(Client& client) {
   trust_again(client);
   leaving_ -= client.outgoing + client.planned;
   unwatch(client);
+  rise(client);
   pinned_ -= client.pinned;
   stale_ = true;
   set_resident(client, kNothing);
@@ -111,7 +111,10 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
   if (client.queued) return;
   unlist(client);
   const std::int64_t head_start = client.tenant->limits.priority * config_.ageing.count();
-  client.queue_key = now.time_since_epoch().count() - head_start;
+  // Who was let in and did not get all of its memory has not lost its place.
+  if (!std::exchange(client.admitted, false)) {
+    client.queue_key = now.time_since_epoch().count() - head_start;
+  }
   // It was running and its own growth stopped it: the rest of its quantum is still its own.
   const bool grew =
       client.incoming == kNothing && client.resident > kNothing && now < client.protected_until;
@@ -132,18 +135,15 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
 
 // --- what clients report -----------------------------------------------------------------------
 
-void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
-                       Decisions& out) {
+// The numbers as they are now. What was to leave or to come may have been freed instead.
+void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now) {
   unlist(client);
-  const bool was_complete = client.complete();
-  const Bytes growth = std::max(kNothing, allocated - client.demand);
   pinned_ += pinned - client.pinned;
   stale_ |= pinned != client.pinned || allocated != client.demand;
   client.pinned = pinned;
   client.demand = allocated;
   set_resident(client, resident);
   set_incoming(client, std::min(client.incoming, allocated - resident));
-  // What was to leave may have been freed instead.
   trust_again(client);
   const Bytes outgoing = std::min(client.outgoing, std::max(kNothing, resident - pinned));
   const Bytes planned = std::min(client.planned, std::max(kNothing, resident - pinned - outgoing));
@@ -151,9 +151,19 @@ void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resi
   client.outgoing = outgoing;
   client.planned = planned;
   watch(client, now);
-  if (growth > kNothing && was_complete && client.planned == kNothing && growth <= free()) {
-    set_resident(client, client.resident + growth);
-    out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = growth}});
+}
+
+void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisions& out) {
+  const bool was_complete = client.complete();
+  const Bytes growth = std::max(kNothing, to.allocated - client.demand);
+  const bool at_once = growth > kNothing && !to.may_wait;  // there is room: that was checked
+  enter(client, to.allocated, to.pinned, to.resident + (at_once ? growth : kNothing), now);
+  const bool fits = was_complete && client.planned == kNothing && growth <= free();
+  if (at_once || (growth > kNothing && fits)) {
+    if (!at_once) set_resident(client, client.resident + growth);
+    if (client.complete()) {
+      out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = growth}});
+    }
     if (client.protected_until <= now && client.resident == growth) {  // its first memory
       protect(client, client.demand, now);
     }
@@ -166,44 +176,122 @@ void Residency::change(Client& client, Bytes allocated, Bytes pinned, Bytes resi
   if (waited && client.complete()) complete(client, now, out);
 }
 
-void Residency::moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out) {
+void Residency::found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
+  const bool was_complete = client.complete();
+  enter(client, what.allocated, what.pinned, what.resident, now);
+  if (client.complete() && client.protected_until <= now) protect(client, client.demand, now);
+  list(client);
+  if ((client.queued || !was_complete) && client.complete()) complete(client, now, out);
+}
+
+void Residency::measure_link(Bytes moved, Duration took) {
+  if (took <= Duration::zero() || moved < kWorthMeasuring) return;
+  const double rate = static_cast<double>(moved.count) * 1e9 / static_cast<double>(took.count());
+  const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
+  const bool first = !link_;
+  link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
+  if (first) replace_guessed_quanta();
+}
+
+void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decisions& out) {
   unlist(client);
-  const Bytes out_by = std::max(kNothing, client.resident - resident);
-  const Bytes in_by = std::max(kNothing, resident - client.resident);
-  const Bytes size = std::max(out_by, in_by);
-  if (took > Duration::zero() && size >= kWorthMeasuring) {
-    const double rate = static_cast<double>(size.count) * 1e9 / static_cast<double>(took.count());
-    const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
-    const bool first = !link_;
-    link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
-    if (first) replace_guessed_quanta();
-  }
+  const Bytes out_by = std::max(kNothing, client.resident - how.resident);
+  const Bytes in_by = std::max(kNothing, how.resident - client.resident);
+  measure_link(std::max(out_by, in_by), how.took);
   trust_again(client);
-  client.outgoing -= out_by;
-  leaving_ -= out_by;
-  set_resident(client, resident);
+  set_resident(client, how.resident);
   set_incoming(client, client.incoming - in_by);
   client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
+  client.moved_some |= out_by > kNothing || in_by > kNothing;
+  const Bytes kept = std::min(how.kept, std::max(kNothing, client.outgoing - out_by));
+  const Bytes missing = std::min(how.missing, client.incoming);
+  take_back(client, out_by + kept, missing);
+  // An order of which nothing was done is not repeated at once, nor one to make room that was not
+  // obeyed: they would not be obeyed now either. That whole chunks come in leaves some of an order
+  // undone and is no failure.
+  const bool failed = kept > kNothing || (missing > kNothing && !client.moved_some);
+  if (failed) rest(client, now);
+  if (client.outgoing == kNothing && client.incoming == kNothing) {
+    if (!failed && client.moved_some) client.rest = Duration::zero();
+    if (missing > kNothing && !failed) bring_rest(client, now, out);
+    client.moved_some = false;
+  }
   watch(client, now);
   if (in_by > kNothing && client.complete()) {
     complete(client, now, out);
   } else {
+    if (client.complete()) dequeue(client);  // it has kept what it was to send out
     list(client);
   }
+}
+
+// Of what was ordered this much is done with: out, or not to be moved after all.
+void Residency::take_back(Client& client, Bytes outgoing, Bytes incoming) {
+  const Bytes done = std::min(outgoing, client.outgoing);
+  client.outgoing -= done;
+  leaving_ -= done;
+  const Bytes planned = std::min(client.planned, std::max(kNothing, client.movable()));
+  leaving_ -= client.planned - planned;
+  client.planned = planned;
+  stale_ |= incoming > kNothing || done > kNothing;
+  set_incoming(client, client.incoming - incoming);
+}
+
+// It was let in by several orders, each of which has left less than a chunk: one for all of that.
+void Residency::bring_rest(Client& client, Time now, Decisions& out) {
+  const Bytes need = client.demand - client.resident;
+  if (!client.admitted || client.queued || need <= kNothing || need > free()) return;
+  bring_in(client, need, {.why = Why::NextInLine, .bytes = need}, now, out);
+}
+
+void Residency::rest(Client& client, Time now) {
+  rise(client);
+  client.rest = std::clamp(client.rest * 2, kFirstRest, kLongestRest);
+  client.rests_until = now + client.rest;
+  resting_.emplace(*client.rests_until, client.seq, &client);
+  client.known_evictable = false;
+  stale_ = true;
+}
+
+void Residency::rise(Client& client) {
+  if (!client.rests_until) return;
+  resting_.erase({*client.rests_until, client.seq, &client});
+  client.rests_until.reset();
+}
+
+void Residency::wake_the_rested(Time now) {
+  while (!resting_.empty() && std::get<0>(*resting_.begin()) <= now) {
+    Client& client = *std::get<2>(*resting_.begin());
+    rise(client);
+    list(client);
+    stale_ = true;
+  }
+}
+
+// Who has more than it may is not protected for longer than it must be to get anything done.
+void Residency::limit_changed(Client& client, Time now) {
+  if (!client.share->over_memory_limit()) return;
+  client.protected_until = std::min(client.protected_until, now);
+  list(client);
+}
+
+Duration Residency::quantum_of(const Client& client) const {
+  const Duration quantum = switch_quantum(client.quantum_bytes, link_per_second(), config_);
+  return client.share->over_memory_limit() ? std::min(quantum, config_.quantum_min) : quantum;
 }
 
 void Residency::protect(Client& client, Bytes bytes, Time now) {
   client.protected_since = now;
   client.quantum_bytes = bytes;
-  client.protected_until = now + switch_quantum(bytes, link_per_second(), config_);
+  client.protected_until = now + quantum_of(client);
 }
 
 // Quanta that were given before the first move rest on a guess; now it is known what a move takes.
 void Residency::replace_guessed_quanta() {
   const auto listed = evictable_;
   for (const auto& [at, seq, client] : listed) {
-    const Duration quantum = switch_quantum(client->quantum_bytes, link_per_second(), config_);
-    client->protected_until = std::min(client->protected_until, client->protected_since + quantum);
+    client->protected_until =
+        std::min(client->protected_until, client->protected_since + quantum_of(*client));
     list(*client);
   }
 }
@@ -218,6 +306,7 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
     client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
   client.moved_in = kNothing;
+  client.admitted = false;
   list(client);
   completed_.push_back(&client);
   out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = client.demand}});
@@ -307,6 +396,7 @@ void Residency::admit(Client& client, Bytes need, Time protect_until, Why why, T
                       Decisions& out) {
   dequeue(client);
   unlist(client);
+  client.admitted = true;
   client.protect_cap = protect_until;
   if (need > kNothing) bring_in(client, need, {.why = why, .bytes = need}, now, out);
 }
@@ -350,11 +440,14 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
   }
 }
 
-// More processes or a measured overhead can leave less room than is in use.
+// More processes or a measured overhead can leave less room than is in use. Who alone has more than
+// there is would never come back: it keeps what it has.
 void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop) {
   const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
   if (over <= kNothing) return;
-  take(find_victims(nullptr, over), over, Why::ReserveGrew, now, out, stop);
+  const Victims victims = find_victims(nullptr, over);
+  if (victims.clients.size() == 1 && victims.clients[0]->resident == resident_ + incoming_) return;
+  take(victims, over, Why::ReserveGrew, now, out, stop);
 }
 
 // While the first in the queue waits for room: who fits into what is free may run until then, and
@@ -369,10 +462,10 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       ++looked_at;
       if (&client == &head) continue;
       const Bytes need = client.demand - client.resident - client.incoming;
-      if (client.outgoing > kNothing || !can_ever_fit(client)) continue;
+      if (client.outgoing > kNothing || client.rests_until || !can_ever_fit(client)) continue;
       if (need > free()) {
-        const Bytes ahead =
-            head.incoming == kNothing ? std::min(head.moved_in, head.movable()) : kNothing;
+        const bool moves = head.incoming > kNothing || head.rests_until;
+        const Bytes ahead = moves ? kNothing : std::min(head.moved_in, head.movable());
         if (need > free() + ahead) continue;
         unlist(head);
         send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, now, out);
@@ -383,8 +476,11 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       if (client.complete()) complete(client, now, out);
     }
   }
-  const Bytes ahead = std::min(head.demand - head.resident - head.incoming, free());
-  if (ahead > kNothing && head.outgoing == kNothing) {
+  const Bytes need = head.demand - head.resident - head.incoming;
+  const Bytes ahead = std::min(need, free());
+  // Less than a chunk does not move unless it is all that is missing.
+  const bool moves = ahead > kNothing && (ahead == need || ahead >= kLargestChunk);
+  if (moves && head.outgoing == kNothing && !head.rests_until) {
     unlist(head);
     bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, now, out);
     list(head);
@@ -393,6 +489,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
 
 void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   look_for_stalled(now, out);
+  wake_the_rested(now);
   // What was found last time still holds unless something has changed or is due.
   if (!stale_ && (!rotation_at_ || now < *rotation_at_)) return;
   stale_ = false;
@@ -400,8 +497,8 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   relieve_pressure(now, out, stop);
   for (auto it = queue_.begin(); it != queue_.end();) {
     Client& head = *std::get<2>(*it++);
-    if (!can_ever_fit(head)) continue;    // says so when asked; blocks nobody
-    if (head.outgoing > kNothing) break;  // still being moved out
+    if (!can_ever_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
+    if (head.outgoing > kNothing) break;                    // still being moved out
     const Bytes need = head.demand - head.resident - head.incoming;
     if (need <= free()) {
       admit(head, need, Time::max(), Why::Fits, now, out);
@@ -425,9 +522,13 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
 }
 
 std::optional<Time> Residency::next_wakeup() const {
-  if (moving_.empty()) return rotation_at_;
-  const Time due = std::get<0>(*moving_.begin());
-  return rotation_at_ ? std::min(*rotation_at_, due) : due;
+  std::optional<Time> next = rotation_at_;
+  for (const auto* waiting : {&moving_, &resting_}) {
+    if (waiting->empty()) continue;
+    const Time due = std::get<0>(*waiting->begin());
+    next = next ? std::min(*next, due) : due;
+  }
+  return next;
 }
 
 Reason Residency::explain(const Client& client, Time now) const {
@@ -436,6 +537,11 @@ Reason Residency::explain(const Client& client, Time now) const {
     return {.why = Why::MemoryCannotFit,
             .bytes = client.demand,
             .free = std::max(kNothing, safe_limit() - stuck_beside(client))};
+  }
+  if (client.rests_until) {
+    return {.why = Why::MoveFailed,
+            .wait = std::max(Duration::zero(), *client.rests_until - now),
+            .bytes = missing};
   }
   if (!client.queued) return {.why = Why::MemoryComing, .bytes = missing};
   if (!rotation_at_) {

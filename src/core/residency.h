@@ -47,11 +47,15 @@ class Residency {
   }
   void leave(Client& client);
 
-  // Growth and shrinking that have been checked. Answers the client in `out`.
-  void change(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now,
-              Decisions& out);
+  // Growth and shrinking that have been checked; what does not move is there `at_once`. Answers the
+  // client in `out`.
+  void change(Client& client, const MemoryChanged& to, Time now, Decisions& out);
+  // What it has brought with it.
+  void found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   // Progress that has been checked.
-  void moved(Client& client, Bytes resident, Duration took, Time now, Decisions& out);
+  void moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
+  // Its tenant has gone over its memory limit, or is no longer.
+  void limit_changed(Client& client, Time now);
   // The client wants to run and its memory is not complete.
   void enqueue(Client& client, Time now, Decisions& out);
   void dequeue(Client& client);
@@ -63,6 +67,12 @@ class Residency {
   // Decides what moves. Clients that must stop first are put into `stop`; each of them comes back
   // by update() once it has.
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
+  // What the client can have at most, beside what others can never move.
+  Bytes room_for(const Client& client) const { return safe_limit() - (pinned_ - client.pinned); }
+  // Whether the client could still have all it was promised if others had `more` that cannot move.
+  bool can_fit_beside(const Client& client, Bytes more) const {
+    return client.demand + stuck_beside(client) + more <= safe_limit();
+  }
   // Clients whose memory has become complete since the last call.
   std::vector<Client*> take_completed() { return std::exchange(completed_, {}); }
   std::optional<Time> next_wakeup() const;
@@ -82,9 +92,10 @@ class Residency {
   Bytes stuck_beside(const Client& client) const {
     return pinned_ - client.pinned + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
   }
-  bool can_ever_fit(const Client& client) const;
+  bool can_ever_fit(const Client& client) const { return can_fit_beside(client, Bytes{}); }
   Duration move_time(Bytes bytes) const;
 
+  void enter(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now);
   void set_resident(Client& client, Bytes resident);
   void set_incoming(Client& client, Bytes incoming);
   void send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
@@ -92,9 +103,16 @@ class Residency {
   void watch(Client& client, Time now);
   void unwatch(Client& client);
   void trust_again(Client& client);
+  void measure_link(Bytes moved, Duration took);
+  void take_back(Client& client, Bytes kept, Bytes missing);
+  void rest(Client& client, Time now);
+  void rise(Client& client);
+  void wake_the_rested(Time now);
+  void bring_rest(Client& client, Time now, Decisions& out);
   void look_for_stalled(Time now, Decisions& out);
   void unlist(Client& client);
   void list(Client& client);
+  Duration quantum_of(const Client& client) const;
   void protect(Client& client, Bytes bytes, Time now);
   void replace_guessed_quanta();
   void complete(Client& client, Time now, Decisions& out);
@@ -121,7 +139,8 @@ class Residency {
   std::set<EvictKey> evictable_;        // everyone else who does
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
-  std::set<EvictKey> moving_;  // by when the move must be done
+  std::set<EvictKey> moving_;   // by when the move must be done
+  std::set<EvictKey> resting_;  // by when an order may be tried again
   std::vector<Client*> completed_;
 };
 

@@ -225,5 +225,124 @@ TEST(Residency, PriorityGoesFirstAndAgeMakesUpForIt) {
   }
 }
 
+// --- whole chunks, and orders that are not obeyed ----------------------------------------------
+
+TEST_F(Rotation, MoreThanWasOrderedMayGoOut) {
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  t.pass(61s);
+  const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
+  const Decisions d = t.move_to(1, gib(12) - deficit - mib(100));
+  EXPECT_EQ(only<BringIn>(d).at(0).bytes, deficit);
+  EXPECT_EQ(t.view(1).resident, gib(12) - deficit - mib(100));
+  t.step(MemoryChanged{ClientId{1}, gib(12), gib(1), t.view(1).resident});
+  EXPECT_NE(t.refused(MemoryMoved{ClientId{1}, gib(1) - Bytes{1}, 1ms}), "") << "what is pinned";
+}
+
+TEST_F(Rotation, LessThanAChunkIsNotBroughtInAhead) {
+  t.step(OverheadMeasured{GpuId{0}, gib(16) - gib(12) - kLargestChunk + Bytes{1}});
+  EXPECT_TRUE(only<BringIn>(t.want(2)).empty());
+  EXPECT_EQ(only<BringIn>(t.step(OverheadMeasured{GpuId{0}, gib(4) - kLargestChunk})).size(), 1u);
+}
+
+TEST_F(Rotation, WhatIsLeftOfSeveralOrdersComesInWithOne) {
+  t.want(2);
+  const Bytes ahead = safe() - gib(12);
+  t.pass(61s);
+  const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
+  EXPECT_EQ(only<BringIn>(t.move_to(1, gib(12) - deficit)).at(0).bytes, deficit);
+  // Two orders are under way; each ends with some of it undone.
+  EXPECT_TRUE(
+      only<BringIn>(t.step(MemoryMoved{ClientId{2}, ahead - mib(7), 1ms, {}, mib(7)})).empty());
+  const auto rest =
+      only<BringIn>(t.step(MemoryMoved{ClientId{2}, gib(12) - mib(16), 1ms, {}, mib(9)}));
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest[0].bytes, mib(16));
+  t.move_to(2, gib(12));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
+TEST_F(Rotation, WhoDoesNotMakeRoomRestsLongerAndLonger) {
+  t.release(1, 1ms, false);
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  const auto ordered = only<SendOut>(t.pass(13s));
+  ASSERT_EQ(ordered.size(), 1u);
+  MemoryMoved nothing{ClientId{1}, gib(12), 1ms, ordered[0].bytes};
+  for (const Duration rest : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) {
+    EXPECT_TRUE(only<SendOut>(t.step(nothing)).empty());
+    EXPECT_TRUE(only<SendOut>(t.pass(rest - 1ns)).empty());
+    EXPECT_EQ(only<SendOut>(t.pass(1ns)).size(), 1u);
+  }
+  t.move_to(1, gib(12) - ordered[0].bytes);
+  t.move_to(2, gib(12));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
+TEST_F(Rotation, WhoCannotBringItsMemoryInSaysWhenItTriesAgain) {
+  t.want(2);
+  const Bytes ahead = safe() - gib(12);
+  EXPECT_TRUE(only<BringIn>(t.step(MemoryMoved{ClientId{2}, {}, 1ms, {}, ahead})).empty());
+  EXPECT_EQ(t.why(2),
+            "waits for 12GiB of GPU memory that could not be moved; tried again in 100.0ms");
+  EXPECT_EQ(only<BringIn>(t.pass(100ms)).size(), 1u);
+}
+
+// --- what cannot move --------------------------------------------------------------------------
+
+TEST(Residency, PinnedMemoryMustLeaveRoomForWhatWasPromised) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  t.step(MemoryFound{ClientId{1}, gib(12), {}, gib(8)});  // the rest is on the host
+  const Bytes left = t.core.snapshot().gpus[0].safe_limit - gib(12);
+  const Bytes more = left + Bytes{1};
+  const Decisions d = t.step(MemoryChanged{ClientId{2}, more, more, {}, false});
+  ASSERT_EQ(only<MemoryRefused>(d).size(), 1u) << "client 1 could not come back";
+  EXPECT_EQ(only<MemoryRefused>(d)[0].allowed, left);
+  const Decisions fits = t.step(MemoryChanged{ClientId{2}, left, left, {}, false});
+  EXPECT_TRUE(only<MemoryRefused>(fits).empty());
+  EXPECT_EQ(t.view(2).pinned, left);
+}
+
+TEST_F(Rotation, GrowthThatCanNeverFitIsRefused) {
+  t.step(MemoryChanged{ClientId{1}, gib(12), gib(6), gib(12)});
+  const Decisions d = t.allocate(2, gib(13));
+  ASSERT_EQ(only<MemoryRefused>(d).size(), 1u);
+  EXPECT_EQ(only<MemoryRefused>(d)[0].allowed, gib(12)) << "what it has stays";
+}
+
+TEST_F(Rotation, WhatIsBroughtAlongCountsAsItIs) {
+  t.client(3);
+  t.step(MemoryFound{ClientId{3}, gib(6), gib(1), gib(2)});
+  EXPECT_EQ(t.view(3).allocated, gib(6));
+  EXPECT_EQ(t.view(3).resident, gib(2));
+  EXPECT_EQ(t.view(3).pinned, gib(1));
+  t.want(3);
+  EXPECT_EQ(t.state(3), ClientState::Waiting);
+  EXPECT_NE(t.refused(MemoryFound{ClientId{3}, gib(17), {}, {}}), "") << "more than there is";
+}
+
+TEST_F(Rotation, WhoIsOverItsLimitIsProtectedNoLonger) {
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  t.now += 1s;
+  const Decisions d = t.step(LimitsChanged{TenantId{1}, {.memory = gib(4)}});
+  EXPECT_EQ(only<Drop>(d).size(), 1u) << "somebody waits for the room";
+  EXPECT_EQ(only<MemoryRefused>(t.allocate(1, gib(12) + Bytes{1})).size(), 1u);
+}
+
+TEST(Residency, WhoIsAloneKeepsWhatItHasOverItsLimitAndTheGpus) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.allocate(1, gib(12));
+  t.want(1);
+  EXPECT_TRUE(only<Drop>(t.step(LimitsChanged{TenantId{1}, {.memory = gib(4)}})).empty());
+  EXPECT_TRUE(only<Drop>(t.step(OverheadMeasured{GpuId{0}, gib(5)})).empty());
+  EXPECT_EQ(t.state(1), ClientState::Running);
+}
+
 }  // namespace
 }  // namespace nvshare::core

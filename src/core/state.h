@@ -99,6 +99,9 @@ struct Share {
   WindowAccount window;
   MeterAccount meter;
 
+  bool over_memory_limit() const {
+    return tenant->limits.memory && allocated > *tenant->limits.memory;
+  }
   int limit() const { return tenant->limits.core_percent; }
   bool limited() const { return limit() < kNoCoreLimit; }
 };
@@ -128,8 +131,12 @@ struct Client {
   std::optional<Time> move_due;  // when a move it was told to make must have made progress
   bool stalled = false;          // it has not; nobody counts on it any more
   Bytes stalled_bytes{};
-  bool known_evictable = false;  // was, the last time anybody looked
-  bool evictable = false;        // stands in the order of eviction
+  bool moved_some = false;          // since it was last without orders
+  bool admitted = false;            // was let in and is not complete yet
+  Duration rest{};                  // how long it rests when it cannot move what it was told to
+  std::optional<Time> rests_until;  // nothing is ordered before
+  bool known_evictable = false;     // was, the last time anybody looked
+  bool evictable = false;           // stands in the order of eviction
   Time evictable_at{};
   Time protected_since{};
   Bytes quantum_bytes{};  // what its quantum was reckoned from

@@ -268,7 +268,13 @@ void Player::allocate() {
   Bytes pinned = std::min(c.pinned, resident);
   if (dice_.one_in(8)) pinned = std::min(resident, some_bytes());
   if (dice_.one_in(16)) resident = some_bytes();
-  tell(MemoryChanged{id, allocated, pinned, resident});
+  if (dice_.one_in(16)) {
+    tell(MemoryFound{id, allocated, pinned, resident});
+    return;
+  }
+  const bool at_once = dice_.one_in(4) && allocated > c.allocated;
+  if (at_once) pinned += allocated - c.allocated;
+  tell(MemoryChanged{id, allocated, pinned, resident, !at_once});
 }
 
 void Player::move_memory() {
@@ -282,7 +288,11 @@ void Player::move_memory() {
   Bytes piece = left;
   if (dice_.one_in(3)) piece = Bytes{left.count / (1 + dice_.below(7))};
   if (dice_.one_in(16)) piece = some_bytes();
-  tell(MemoryMoved{id, in ? c.resident + piece : c.resident - piece, some_time()});
+  if (!in && dice_.one_in(3)) piece = std::min(piece + some_bytes(), c.resident - c.pinned);
+  MemoryMoved moved{id, in ? c.resident + piece : c.resident - piece, some_time()};
+  if (dice_.one_in(4)) (in ? moved.missing : moved.kept) = dice_.one_in(4) ? some_bytes() : left;
+  if (dice_.one_in(8)) moved.resident = c.resident;  // the order is over, and nothing has moved
+  tell(moved);
 }
 
 void Player::change_settings() {
@@ -323,9 +333,11 @@ Event Player::nonsense() {
     case 7:
       return Usage{client, Duration{wild}};
     case 8:
+      if (dice_.one_in(4)) return MemoryFound{client, {wild}, {other}, {wild}};
       return MemoryChanged{client, {wild}, {other}, {dice_.one_in(2) ? wild : other}};
     case 9:
-      return MemoryMoved{client, {wild}, Duration{other}};
+      if (dice_.one_in(2)) return MemoryMoved{client, {wild}, Duration{other}};
+      return MemoryMoved{client, {}, {}, {wild}, {other}};
     case 10: {
       Config config = config_;
       if (dice_.one_in(4)) config.turn = Duration{wild};

@@ -52,12 +52,18 @@ struct EventText {
     return fmt::format("Usage client={} used={}ns", e.client.value, e.used.count());
   }
   std::string operator()(const MemoryChanged& e) const {
-    return fmt::format("MemoryChanged client={} allocated={} pinned={} resident={}", e.client.value,
+    return fmt::format("MemoryChanged client={} allocated={} pinned={} resident={} may_wait={}",
+                       e.client.value, e.allocated.count, e.pinned.count, e.resident.count,
+                       e.may_wait);
+  }
+  std::string operator()(const MemoryFound& e) const {
+    return fmt::format("MemoryFound client={} allocated={} pinned={} resident={}", e.client.value,
                        e.allocated.count, e.pinned.count, e.resident.count);
   }
   std::string operator()(const MemoryMoved& e) const {
-    return fmt::format("MemoryMoved client={} resident={} took={}ns", e.client.value,
-                       e.resident.count, e.took.count());
+    return fmt::format("MemoryMoved client={} resident={} took={}ns kept={} missing={}",
+                       e.client.value, e.resident.count, e.took.count(), e.kept.count,
+                       e.missing.count);
   }
   std::string operator()(const SchedulingSwitched& e) const {
     return fmt::format("SchedulingSwitched on={}", e.on);

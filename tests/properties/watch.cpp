@@ -129,6 +129,16 @@ void Watch::note(const Usage& e, Time now) {
 
 void Watch::note(const MemoryChanged& e, Time) {
   ShadowClient& client = clients_.at(e.client);
+  const Bytes growth = std::max(kNothing, e.allocated - client.allocated);
+  client.allocated = e.allocated;
+  client.pinned = e.pinned;
+  client.resident = e.resident + (e.may_wait ? kNothing : growth);
+  client.incoming = std::min(client.incoming, client.allocated - client.resident);
+  client.outgoing = std::min(client.outgoing, client.resident - client.pinned);
+}
+
+void Watch::note(const MemoryFound& e, Time) {
+  ShadowClient& client = clients_.at(e.client);
   client.allocated = e.allocated;
   client.pinned = e.pinned;
   client.resident = e.resident;
@@ -139,8 +149,11 @@ void Watch::note(const MemoryChanged& e, Time) {
 void Watch::note(const MemoryMoved& e, Time) {
   ShadowClient& client = clients_.at(e.client);
   const Bytes in = e.resident - client.resident;
-  (in > kNothing ? client.incoming : client.outgoing) -= in > kNothing ? in : kNothing - in;
+  client.incoming -= std::max(kNothing, in);
+  client.outgoing = std::max(kNothing, client.outgoing + std::min(kNothing, in));
   client.resident = e.resident;
+  client.incoming -= std::min(e.missing, client.incoming);
+  client.outgoing -= std::min(e.kept, client.outgoing);
 }
 
 void Watch::note(const SchedulingSwitched& e, Time now) {
@@ -284,7 +297,8 @@ void Watch::check_client(const ClientView& view) {
 
 // What is on the GPU or on its way there may exceed the safe limit only because the limit came
 // down, and then it does not grow.
-void Watch::check_memory(const Snapshot& now) {
+void Watch::check_memory(const Snapshot& now, const Event& event) {
+  const bool found = std::holds_alternative<MemoryFound>(event);  // is counted whatever there is
   for (const GpuView& gpu : now.gpus) {
     Bytes counted{};
     for (const auto& [id, client] : clients_) {
@@ -297,7 +311,7 @@ void Watch::check_memory(const Snapshot& now) {
     const auto before = std::find_if(seen_.gpus.begin(), seen_.gpus.end(),
                                      [&](const GpuView& g) { return g.id == gpu.id; });
     const Bytes was = before == seen_.gpus.end() ? kNothing : before->resident;
-    if (gpu.resident > std::max(gpu.safe_limit, was)) {
+    if (!found && gpu.resident > std::max(gpu.safe_limit, was)) {
       fail(Rule::Memory, fmt::format("gpu {}: {} grew to {} with a safe limit of {}", gpu.id.value,
                                      was.count, gpu.resident.count, gpu.safe_limit.count));
     }
@@ -321,13 +335,13 @@ void Watch::check_waits(const Core& core, Time now) {
   }
 }
 
-void Watch::check_state(const Core& core, Time now) {
+void Watch::check_state(const Core& core, const Event& event, Time now) {
   const Snapshot snapshot = core.snapshot();
   if (snapshot.clients.size() != clients_.size()) {
     fail(Rule::Books, "clients are missing from the snapshot");
   }
   for (const ClientView& view : snapshot.clients) check_client(view);
-  check_memory(snapshot);
+  check_memory(snapshot, event);
   const std::string wrong = bills_.compare(snapshot.shares);
   if (!wrong.empty()) fail(Rule::Bills, wrong);
   seen_ = snapshot;
@@ -383,7 +397,7 @@ void Watch::after(const Event& event, Time now, const Result<Decisions>& result,
         },
         decision.action);
   }
-  check_state(core, now);
+  check_state(core, event, now);
   count_ticks(event, now, core);
 }
 

@@ -57,6 +57,7 @@ class Watch {
   void note(const core::Released& e, Time now);
   void note(const core::Usage& e, Time now);
   void note(const core::MemoryChanged& e, Time now);
+  void note(const core::MemoryFound& e, Time now);
   void note(const core::MemoryMoved& e, Time now);
   void note(const core::SchedulingSwitched& e, Time now);
   void note(const core::ConfigChanged& e, Time now);
@@ -73,9 +74,9 @@ class Watch {
   void obey(ShadowClient& client, const core::Overdue& d, Time now);
   void obey(ShadowClient& client, const core::ReadMeter& d, Time now);
 
-  void check_state(const core::Core& core, Time now);
+  void check_state(const core::Core& core, const core::Event& event, Time now);
   void check_client(const core::ClientView& view);
-  void check_memory(const core::Snapshot& now);
+  void check_memory(const core::Snapshot& now, const core::Event& event);
   void check_waits(const core::Core& core, Time now);
   void count_ticks(const core::Event& event, Time now, const core::Core& core);
   void must_be_unchanged(const core::Core& core);

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/core.h"
+#include "dice.h"
+#include "watch.h"
+
+namespace nvshare::properties {
+
+// Clients that all want the GPU all the time and whose memory moves in whole chunks of odd sizes.
+// Some orders fail, wholly or in part. Time is virtual.
+class ChunkWorld {
+ public:
+  explicit ChunkWorld(Dice dice);
+
+  // Until `end`, or until something is broken.
+  void play(Time end);
+  // How often all of each client's memory was brought to the GPU, and when that was last.
+  struct Served {
+    int times = 0;
+    Time last{};
+  };
+  const std::map<core::ClientId, Served>& served() const { return served_; }
+  bool all_there(core::ClientId id) const;
+  int orders() const { return orders_; }
+  const Watch& watch() const { return watch_; }
+  std::string story() const;
+
+ private:
+  struct Chunk {
+    Bytes bytes{};
+    bool there = false;
+  };
+  struct Order {
+    bool out = false;
+    Bytes bytes{};
+  };
+  struct Process {
+    std::vector<Chunk> chunks;
+    std::deque<Order> orders;
+    std::optional<Time> order_due;  // of the first
+    std::optional<Time> release_due;
+    Time granted_at{};
+  };
+
+  void add_client(core::ClientId id, Bytes room);
+  void tell(const core::Event& event);
+  void obey(const core::Grant& d);
+  void obey(const core::Drop& d);
+  void obey(const core::SendOut& d) { take_order(d.client, {true, d.bytes}); }
+  void obey(const core::BringIn& d) { take_order(d.client, {false, d.bytes}); }
+  void obey(const core::MemoryAvailable& d);
+  void obey(const core::ReadMeter& d);
+  void obey(const auto&) {}
+  void take_order(core::ClientId id, Order order);
+  void follow_order(core::ClientId id);
+  std::optional<Time> next_time() const;
+  void play_moment();
+  static Bytes resident(const Process& process);
+
+  Dice dice_;
+  core::Config config_;
+  core::Core core_;
+  Watch watch_;
+  Time now_{};
+  std::map<core::ClientId, Process> processes_;
+  std::map<core::ClientId, Served> served_;
+  int orders_ = 0;
+  std::deque<core::Event> told_;
+  std::vector<std::string> story_;
+};
+
+}  // namespace nvshare::properties
