@@ -180,6 +180,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  // Memory of cuMemAlloc has none; that ours has some is our own affair.
+  if (swap_range_of(reinterpret_cast<CUdeviceptr>(addr)).ours) return CUDA_ERROR_INVALID_VALUE;
   {
     const Lock lock(g_books.mutex);
     if (!g_books.handles.hold()) return CUDA_ERROR_OUT_OF_MEMORY;
