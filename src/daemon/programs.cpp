@@ -288,9 +288,13 @@ ProgramServer::Session* ProgramServer::session_of(ClientId client) {
 }
 
 void ProgramServer::send(ClientId client, const wire::Header& message) {
+  hand_over(client, message, -1);
+}
+
+void ProgramServer::hand_over(ClientId client, const wire::Header& message, int descriptor) {
   Session* session = session_of(client);
   if (session == nullptr) return;
-  const int result = wire::send(session->socket.get(), &message, false);
+  const int result = wire::send(session->socket.get(), &message, false, descriptor);
   if (result == 0) return;
   if (result == -EAGAIN) log_.warn("client_does_not_read", {{"client", client.value}});
   doom(*session);
