@@ -319,11 +319,15 @@ ProgramServer::Session* ProgramServer::session_of(ClientId client) {
 }
 
 void ProgramServer::send(ClientId client, const wire::Header& message) {
+  hand_over(client, message, -1);
+}
+
+void ProgramServer::hand_over(ClientId client, const wire::Header& message, int descriptor) {
   Session* session = session_of(client);
   if (session == nullptr) return;
   // Whoever waits for a grant finds it in the page: one process less to wake on its way.
   if (wire::as<wire::Grant>(&message) != nullptr) wire::ring(*session->page);
-  const int result = wire::send(session->socket.get(), &message, false);
+  const int result = wire::send(session->socket.get(), &message, false, descriptor);
   if (result == 0) return;
   if (result == -EAGAIN) log_.warn("client_does_not_read", {{"client", client.value}});
   doom(*session);
