@@ -86,6 +86,8 @@ class Broker {
   void arena_failed(ClientId client, Bytes bytes, std::string_view why);
   // What clients have of the arena, with what is being made.
   Bytes arena_used() const;
+  Bytes arena_given() const;  // without
+  const HostArena* arena() const { return arena_; }
 
   // --- the scheduler itself
   std::optional<Time> next_wakeup() const { return core_.next_wakeup(); }

@@ -57,6 +57,12 @@ Bytes Broker::arena_used() const {
   return sum;
 }
 
+Bytes Broker::arena_given() const {
+  Bytes sum{};
+  for (const auto& [id, client] : clients_) sum += client.arena;
+  return sum;
+}
+
 // Ahead of need: making a piece takes far longer than moving memory into it.
 void Broker::fill_arena() {
   if (arena_ == nullptr) return;

@@ -21,7 +21,8 @@ constexpr int kMostClients = 16384;
 // A setting of the scheduler's own: where it is kept and what it may be.
 struct OwnKey {
   using Member = std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
-                              wire::WhenLost Settings::*, Level Settings::*>;
+                              wire::WhenLost Settings::*, Level Settings::*,
+                              wire::Backend Settings::*, ArenaLimit Settings::*>;
   std::string_view name;
   Member member;
   int low = 0;  // of a number
@@ -48,6 +49,10 @@ constexpr std::array kOwnKeys{
            "the most that `nvshare run` can ask for"},
     OwnKey{"run_priority_max", &Settings::run_priority_max, core::kLowestPriority,
            core::kHighestPriority, true, "the highest that `nvshare run` can ask for"},
+    OwnKey{"memory_backend", &Settings::memory_backend, 0, 0, true,
+           "what becomes of memory that programs allocate, unless their run says otherwise"},
+    OwnKey{"arena_limit", &Settings::arena_limit, 0, 0, false,
+           "host memory for what is swapped out; percent: of what is to spare at the start"},
     OwnKey{"control_group", &Settings::control_group, 0, 0, false,
            "the group that may use the control socket, beside root"},
 };
@@ -82,6 +87,25 @@ const OwnKey* find_own(std::string_view name) {
   return at == kOwnKeys.end() ? nullptr : &*at;
 }
 
+Result<Bytes> parse_memory(std::string_view text) {
+  const auto value = parse_bytes(text);
+  if (value && *value > core::kMostMemory) {
+    return Error{"at most " + nvshare::to_text(core::kMostMemory)};
+  }
+  return value;
+}
+
+Result<ArenaLimit> parse_arena_limit(std::string_view text) {
+  if (!text.empty() && text.back() == '%') {
+    const auto percent = parse_integer(text.substr(0, text.size() - 1), 1, 100);
+    if (!percent) return percent.error();
+    return ArenaLimit{static_cast<int>(*percent), {}};
+  }
+  const auto bytes = parse_memory(text);
+  if (!bytes) return bytes.error();
+  return ArenaLimit{0, *bytes};
+}
+
 Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view text) {
   const auto set = [&](auto member) -> Result<void> {
     using T = std::remove_reference_t<decltype(settings.*member)>;
@@ -90,11 +114,8 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       if (!value) return value.error();
       settings.*member = static_cast<int>(*value);
     } else if constexpr (std::is_same_v<T, Bytes>) {
-      const auto value = parse_bytes(text);
+      const auto value = parse_memory(text);
       if (!value) return value.error();
-      if (*value > core::kMostMemory) {
-        return Error{"at most " + nvshare::to_text(core::kMostMemory)};
-      }
       settings.*member = *value;
     } else if constexpr (std::is_same_v<T, std::string>) {
       if (text.empty()) return Error{"must not be empty"};
@@ -103,6 +124,14 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       const auto level = level_by_name(text);
       if (!level) return Error{fmt::format("'{}' is not one of debug, info, warning, error", text)};
       settings.*member = *level;
+    } else if constexpr (std::is_same_v<T, wire::Backend>) {
+      const auto backend = backend_by_name(text);
+      if (!backend) return Error{fmt::format("'{}' is not one of native, swap, managed", text)};
+      settings.*member = *backend;
+    } else if constexpr (std::is_same_v<T, ArenaLimit>) {
+      const auto limit = parse_arena_limit(text);
+      if (!limit) return limit.error();
+      settings.*member = *limit;
     } else {
       if (text != "run" && text != "wait") {
         return Error{fmt::format("'{}' is not one of run, wait", text)};
@@ -124,6 +153,14 @@ std::string text_of_own(const Settings& settings, const OwnKey& key) {
         if constexpr (std::is_same_v<T, Bytes>) return config::exact_text(settings.*member);
         if constexpr (std::is_same_v<T, std::string>) return settings.*member;
         if constexpr (std::is_same_v<T, Level>) return std::string(name_of(settings.*member));
+        if constexpr (std::is_same_v<T, wire::Backend>) {
+          return std::string(name_of(settings.*member));
+        }
+        if constexpr (std::is_same_v<T, ArenaLimit>) {
+          const ArenaLimit& limit = settings.*member;
+          return limit.percent > 0 ? fmt::format("{}%", limit.percent)
+                                   : config::exact_text(limit.bytes);
+        }
         if constexpr (std::is_same_v<T, wire::WhenLost>) {
           return settings.*member == wire::WhenLost::Run ? "run" : "wait";
         }
@@ -140,6 +177,8 @@ std::string range_of_own(const OwnKey& key) {
   }
   if (std::holds_alternative<Level Settings::*>(key.member)) return "debug, info, warning, error";
   if (std::holds_alternative<wire::WhenLost Settings::*>(key.member)) return "run, wait";
+  if (std::holds_alternative<wire::Backend Settings::*>(key.member)) return "native, swap, managed";
+  if (std::holds_alternative<ArenaLimit Settings::*>(key.member)) return "a size, or 1% to 100%";
   return "a text";
 }
 
@@ -251,6 +290,27 @@ void load_environment(const Environment& environment, Loaded& loaded) {
 }
 
 }  // namespace
+
+std::string_view name_of(wire::Backend backend) {
+  switch (backend) {
+    case wire::Backend::Native:
+      return "native";
+    case wire::Backend::Swap:
+      return "swap";
+    case wire::Backend::Managed:
+      return "managed";
+    case wire::Backend::Default:
+      break;
+  }
+  return "default";
+}
+
+std::optional<wire::Backend> backend_by_name(std::string_view name) {
+  for (const auto backend : {wire::Backend::Native, wire::Backend::Swap, wire::Backend::Managed}) {
+    if (name == name_of(backend)) return backend;
+  }
+  return std::nullopt;
+}
 
 Settings::Settings() : run_directory(wire::kSystemRunDirectory) {}
 

@@ -14,6 +14,16 @@
 
 namespace nvshare::daemon {
 
+// Bytes, or so much of the memory that the machine has to spare when the scheduler starts.
+struct ArenaLimit {
+  int percent = 0;  // 0: bytes
+  Bytes bytes{};
+
+  Bytes of(Bytes available) const {
+    return percent > 0 ? Bytes{available.count / 100 * percent} : bytes;
+  }
+};
+
 struct Settings {
   core::Config core;
   std::string run_directory;
@@ -26,11 +36,17 @@ struct Settings {
   int run_cores_max = core::kNoCoreLimit;
   int run_priority_max = core::kHighestPriority;
   std::string control_group = "nvshare";
+  wire::Backend memory_backend = wire::Backend::Swap;
+  ArenaLimit arena_limit{50, {}};
 
   Settings();
   // Of a tenant that comes without a run.
   core::Limits default_limits() const;
 };
+
+// "native", "swap" or "managed".
+std::string_view name_of(wire::Backend backend);
+std::optional<wire::Backend> backend_by_name(std::string_view name);
 
 // One setting, of the core or of the scheduler's own: all that there is to know about it.
 struct Setting {
