@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -68,11 +67,9 @@ struct Segment {
 };
 
 char* map_segment(const Segment& segment) {
-  struct stat status;
-  if (fstat(segment.descriptor, &status) != 0 ||
-      static_cast<uint64_t>(status.st_size) < segment.bytes) {
-    return nullptr;
-  }
+  // Not by fstat, which old C libraries do not have.
+  const off_t size = lseek(segment.descriptor, 0, SEEK_END);
+  if (size < 0 || static_cast<uint64_t>(size) < segment.bytes) return nullptr;
   void* memory =
       mmap(nullptr, segment.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.descriptor, 0);
   if (memory == MAP_FAILED) return nullptr;
