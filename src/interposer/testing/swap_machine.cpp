@@ -1,5 +1,6 @@
 #include "interposer/testing/swap_machine.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "interposer/elf.h"
 #include "interposer/records.h"
 #include "interposer/swap_state.h"
 #include "softgpu/driver.h"
@@ -51,6 +53,11 @@ void* g_driver[kFunctionCount] = {
 std::atomic<int> g_captures{0};
 bool stopped_looking() {
   return false;
+}
+
+// Not libc's own: a sanitizer wants to know of threads.
+void* libc_function(const char* symbol) {
+  return dlsym(RTLD_DEFAULT, symbol);
 }
 
 void fail_call(uint64_t n) {
