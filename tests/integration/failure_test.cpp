@@ -166,7 +166,7 @@ TEST_F(Failure, LiesOfProgramsHarmNobody) {
   auto freed = wire::make<wire::MemoryFreed>();
   freed.bytes = 1ull << 40;
   auto moved = wire::make<wire::MemoryMoved>();
-  moved.resident = ~0ull;
+  moved.in = ~0ull;
   for (const wire::Header* lie : {&released.header, &freed.header, &moved.header}) {
     for (const int descriptor : {-1, 0}) {
       const int socket = wire::connect_to(socket_path().c_str());
