@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/suggest.h"
+#include "config/backend.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -91,7 +92,7 @@ struct Control::Json {
             {"resident", view ? view->resident.count : 0},
             {"swapped", view ? (view->allocated - view->resident).count : 0},
             {"pinned", view ? view->pinned.count : 0},
-            {"backend", name_of(client.backend)},
+            {"backend", config::name_of(client.backend)},
             {"moves", moves(client.moves)},
             {"used", used.count()},
             {"held", page.held.load()},

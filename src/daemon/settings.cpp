@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "base/suggest.h"
+#include "config/backend.h"
 #include "config/config_keys.h"
 #include "config/exact_text.h"
 #include "wire/channel.h"
@@ -125,8 +126,10 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       if (!level) return Error{fmt::format("'{}' is not one of debug, info, warning, error", text)};
       settings.*member = *level;
     } else if constexpr (std::is_same_v<T, wire::Backend>) {
-      const auto backend = backend_by_name(text);
-      if (!backend) return Error{fmt::format("'{}' is not one of native, swap, managed", text)};
+      const auto backend = config::backend_by_name(text);
+      if (!backend) {
+        return Error{fmt::format("'{}' is not one of {}", text, config::kBackendNames)};
+      }
       settings.*member = *backend;
     } else if constexpr (std::is_same_v<T, ArenaLimit>) {
       const auto limit = parse_arena_limit(text);
@@ -154,7 +157,7 @@ std::string text_of_own(const Settings& settings, const OwnKey& key) {
         if constexpr (std::is_same_v<T, std::string>) return settings.*member;
         if constexpr (std::is_same_v<T, Level>) return std::string(name_of(settings.*member));
         if constexpr (std::is_same_v<T, wire::Backend>) {
-          return std::string(name_of(settings.*member));
+          return std::string(config::name_of(settings.*member));
         }
         if constexpr (std::is_same_v<T, ArenaLimit>) {
           const ArenaLimit& limit = settings.*member;
@@ -177,7 +180,9 @@ std::string range_of_own(const OwnKey& key) {
   }
   if (std::holds_alternative<Level Settings::*>(key.member)) return "debug, info, warning, error";
   if (std::holds_alternative<wire::WhenLost Settings::*>(key.member)) return "run, wait";
-  if (std::holds_alternative<wire::Backend Settings::*>(key.member)) return "native, swap, managed";
+  if (std::holds_alternative<wire::Backend Settings::*>(key.member)) {
+    return std::string(config::kBackendNames);
+  }
   if (std::holds_alternative<ArenaLimit Settings::*>(key.member)) return "a size, or 1% to 100%";
   return "a text";
 }
@@ -290,27 +295,6 @@ void load_environment(const Environment& environment, Loaded& loaded) {
 }
 
 }  // namespace
-
-std::string_view name_of(wire::Backend backend) {
-  switch (backend) {
-    case wire::Backend::Native:
-      return "native";
-    case wire::Backend::Swap:
-      return "swap";
-    case wire::Backend::Managed:
-      return "managed";
-    case wire::Backend::Default:
-      break;
-  }
-  return "default";
-}
-
-std::optional<wire::Backend> backend_by_name(std::string_view name) {
-  for (const auto backend : {wire::Backend::Native, wire::Backend::Swap, wire::Backend::Managed}) {
-    if (name == name_of(backend)) return backend;
-  }
-  return std::nullopt;
-}
 
 Settings::Settings() : run_directory(wire::kSystemRunDirectory) {}
 

@@ -44,10 +44,6 @@ struct Settings {
   core::Limits default_limits() const;
 };
 
-// "native", "swap" or "managed".
-std::string_view name_of(wire::Backend backend);
-std::optional<wire::Backend> backend_by_name(std::string_view name);
-
 // One setting, of the core or of the scheduler's own: all that there is to know about it.
 struct Setting {
   std::string name;
