@@ -23,7 +23,10 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
 }
 
 Bytes Residency::safe_limit() const {
-  if (overhead_) return std::max(kNothing, total_ - *overhead_);
+  if (overhead_) {  // what those who came since take for themselves is not in it yet
+    const Bytes newcomers = config_.reserve_per_process * (processes_ - measured_processes_);
+    return std::max(kNothing, total_ - *overhead_ - newcomers);
+  }
   const Bytes percent{total_.count / 100 * config_.reserve_percent};
   const Bytes counted = config_.reserve_base + config_.reserve_per_process * processes_;
   return std::max(kNothing, total_ - std::max(percent, counted));
@@ -95,6 +98,7 @@ void Residency::leave(Client& client) {
   set_incoming(client, kNothing);
   std::erase(completed_, &client);
   --processes_;
+  measured_processes_ = std::min(measured_processes_, processes_);
 }
 
 void Residency::dequeue(Client& client) {

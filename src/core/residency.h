@@ -38,6 +38,7 @@ class Residency {
 
   void set_overhead(Bytes overhead) {
     overhead_ = overhead;
+    measured_processes_ = processes_;
     stale_ = true;
   }
   void config_changed() { stale_ = true; }
@@ -126,7 +127,8 @@ class Residency {
   const Config& config_;
   Bytes total_;
   std::optional<Bytes> overhead_;
-  std::optional<Bytes> link_;  // measured
+  int measured_processes_ = 0;  // that were there then
+  std::optional<Bytes> link_;   // measured
   int processes_ = 0;
   Bytes resident_;
   Bytes incoming_;

@@ -155,8 +155,11 @@ Result<void> GpuMonitor::add_gpus(Time now) {
     const auto id = broker_.add_gpu(gpu.uuid, gpu.name, gpu.total, now);
     if (!id) return id.error();
     ids_.push_back(*id);
-    overheads_.emplace(*id, OverheadEstimate(now));
-    broker_.gpu_measured(*id, std::nullopt, gpu.used, std::nullopt, now);
+    // Where hardly anything is in use there is nobody to come back, and what is used is overhead.
+    const bool nobody = gpu.used.count < gpu.total.count / 50;
+    overheads_.emplace(*id, OverheadEstimate(nobody ? now - OverheadEstimate::kSettles : now));
+    broker_.gpu_measured(*id, std::nullopt, gpu.used,
+                         nobody ? std::optional(gpu.used) : std::nullopt, now);
   }
   return {};
 }
