@@ -58,8 +58,8 @@ struct SwapMoved {
   uint64_t copied = 0;
   uint64_t took = 0;  // nanoseconds
 };
-// Told after every few chunks; answers whether to go on. Who is told may allocate and free, but not
-// end a context, which waits for the move.
+// Told after every few chunks, with none of the tables locked; answers whether to go on. Who is
+// told must not free memory or end a context: both wait for what is being moved.
 using SwapProgress = bool (*)(void* argument, const SwapMoved& since_the_last);
 
 // Moves at least `bytes` out, in whole chunks, or all there is. False when something could not be
