@@ -111,10 +111,10 @@ void* take_segment(void* argument) {
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
     add_slab(*segment.space, memory + at, bytes - at < kSlabBytes ? bytes - at : kSlabBytes);
   }
+  // There may be contexts now that there were not.
+  arena_prepare_later(*segment.space);
   segment.space->arena.pending.fetch_sub(1);
   futex_wake(segment.space->arena.pending, kEveryone);
-  // The contexts may have changed meanwhile.
-  arena_pin_later(*segment.space);
   return nullptr;
 }
 

@@ -35,7 +35,8 @@ struct Arena {
 
   Mutex mutex;  // of what follows
   Slab* slabs = nullptr;
-  Word pending{0};  // segments that are on their way
+  Word pending{0};    // segments that are on their way
+  Word preparing{0};  // threads that do what is done ahead of need
   Extents extents;
   Pool<Extent> extent_pool;
   Pool<Slab> slab_pool;
@@ -52,8 +53,9 @@ void arena_wait(Arena& arena);
 
 // --- swap_pin.cpp
 
-// Has what is not pinned pinned, by a thread of ours, when there is a context to do it in.
-void arena_pin_later(Space& space);
+// Has what takes long done ahead of need, by a thread of ours, when there is host memory: what is
+// not pinned is, when there is a context to do it in, and our kernel is loaded into all contexts.
+void arena_prepare_later(Space& space);
 // Pins it in one of the program's contexts, if there is any.
 void arena_pin(Space& space, Slab& slab);
 // What is pinned in the context is not any more: because it is `gone`, or because it is about to

@@ -74,8 +74,9 @@ class SwapFaults : public SwapMachine {
     uint64_t calls = 0;
     uint64_t failures = 0;
   };
-  template <typename Prepare, typename Body>
-  Enumerated fail_each(Prepare prepare, Body move) {
+  template <typename Prepare, typename Body, typename End = void (*)()>
+  Enumerated fail_each(
+      Prepare prepare, Body move, End end = [] {}) {
     Enumerated found;
     for (uint64_t n = 1;; ++n) {
       prepare();
@@ -84,15 +85,24 @@ class SwapFaults : public SwapMachine {
       SCOPED_TRACE("call " + std::to_string(n) + ", " + failed);
       if (!done) ++found.failures;
       check_recovery();
+      end();
       restart();
       if (HasFailure() || found.calls < n) return found;
     }
   }
 };
 
-// The first time the kernel has to be loaded, without which it goes on.
+// The kernel has to be loaded when that was not possible before; without it, it goes on.
 TEST_F(SwapFaults, OnTheFirstWayOut) {
-  const Enumerated found = fail_each([&] { fill_at_first(); }, [&] { return out_all(); });
+  refuse(FunctionId::cuModuleLoadData, true);
+  restart();
+  const Enumerated found = fail_each(
+      [&] {
+        fill_at_first();
+        refuse(FunctionId::cuModuleLoadData, false);
+      },
+      [&] { return out_all(); }, [&] { refuse(FunctionId::cuModuleLoadData, true); });
+  refuse(FunctionId::cuModuleLoadData, false);
   EXPECT_GT(found.calls, 30u);
   EXPECT_GT(found.failures, 10u);
   EXPECT_LT(found.failures, found.calls);
