@@ -19,8 +19,9 @@ struct HostCopy {
 };
 
 // So much of a segment is pinned together, and no piece crosses its end: the driver does not like
-// copies that do.
-inline constexpr uint64_t kSlabBytes = uint64_t{1} << 30;
+// copies that do. While it pins, nothing of the process gets to the GPU (a gigabyte: 0.2 s), so it
+// is not more.
+inline constexpr uint64_t kSlabBytes = uint64_t{64} << 20;
 
 struct Slab {
   char* memory = nullptr;
@@ -29,14 +30,24 @@ struct Slab {
   Slab* next = nullptr;
 };
 
+// Host memory that the scheduler has given and that is not in use yet.
+struct Segment {
+  int descriptor = -1;
+  uint64_t bytes = 0;
+  Segment* next = nullptr;
+};
+
 struct Arena {
   // Held while memory is being pinned or unpinned.
   Mutex pinning;
 
   Mutex mutex;  // of what follows
   Slab* slabs = nullptr;
-  Word pending{0};    // segments that are on their way
-  Word preparing{0};  // threads that do what is done ahead of need
+  Word pending{0};  // segments that are on their way
+  Segment* incoming = nullptr;
+  bool taking = false;             // somebody takes them in
+  std::atomic<bool> hurry{false};  // somebody waits for them
+  Word preparing{0};               // threads that do what is done ahead of need
   Extents extents;
   Pool<Extent> extent_pool;
   Pool<Slab> slab_pool;
