@@ -46,6 +46,12 @@ void Residency::set_incoming(Client& client, Bytes incoming) {
   client.incoming = incoming;
 }
 
+void Residency::set_undone(Client& client, Bytes undone) {
+  stale_ |= undone != client.undone;
+  undone_ += undone - client.undone;
+  client.undone = undone;
+}
+
 // Takes the client out of both orders of eviction; list() puts it back where it belongs now.
 void Residency::unlist(Client& client) {
   if (!client.evictable) return;
@@ -90,6 +96,7 @@ void Residency::leave(Client& client) {
   stale_ = true;
   set_resident(client, kNothing);
   set_incoming(client, kNothing);
+  set_undone(client, kNothing);
   std::erase(completed_, &client);
   --processes_;
 }
@@ -141,6 +148,8 @@ void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resid
   client.demand = allocated;
   set_resident(client, resident);
   set_incoming(client, std::min(client.incoming, allocated - resident));
+  const Bytes absent = allocated - resident - client.incoming;
+  set_undone(client, client.incoming > kNothing ? std::min(client.undone, absent) : kNothing);
   trust_again(client);
   const Bytes outgoing = std::min(client.outgoing, std::max(kNothing, resident - pinned));
   const Bytes planned = std::min(client.planned, std::max(kNothing, resident - pinned - outgoing));
@@ -220,6 +229,7 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
   client.protect_cap.reset();
   client.moved_in = kNothing;
   client.admitted = false;
+  set_undone(client, kNothing);
   list(client);
   completed_.push_back(&client);
   out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = client.demand}});

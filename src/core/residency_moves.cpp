@@ -59,9 +59,12 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   // undone and is no failure.
   const bool failed = kept > kNothing || (missing > kNothing && !client.moved_some);
   if (failed) rest(client, now);
+  const bool left = missing > kNothing || client.undone > kNothing;
+  const bool kept_room = client.admitted && client.incoming > kNothing;
+  set_undone(client, kept_room ? client.undone + missing : kNothing);
   if (client.outgoing == kNothing && client.incoming == kNothing) {
     if (!failed && client.moved_some) client.rest = Duration::zero();
-    if (missing > kNothing && !failed) bring_rest(client, now, out);
+    if (left && !failed) bring_rest(client, now, out);
     client.moved_some = false;
   }
   watch(client, now);
@@ -149,6 +152,7 @@ void Residency::look_for_stalled(Time now, Decisions& out) {
     unlist(client);
     client.known_evictable = false;
     client.stalled = true;
+    set_undone(client, kNothing);
     client.stalled_bytes = client.resident - client.pinned + client.incoming;
     stalled_ += client.stalled_bytes;
     leaving_ -= client.outgoing;
