@@ -303,8 +303,6 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.allocated = Bytes{static_cast<std::int64_t>(hello.allocated)};
   client.pinned = Bytes{static_cast<std::int64_t>(hello.pinned)};
   client.resident = Bytes{static_cast<std::int64_t>(hello.resident)};
-  // One that says nothing of where its memory is cannot move it.
-  if (hello.resident == 0) client.pinned = client.resident = client.allocated;
   // What is not on the GPU is in host memory that it was given before.
   client.arena = client.arena_made = client.allocated - client.resident;
   tenant.clients.insert(id);

@@ -131,6 +131,7 @@ void* take_segments(void* argument) {
   }
   // The contexts may have changed meanwhile.
   arena_prepare_later(space);
+  space.arena.preparing.fetch_sub(1);
   return nullptr;
 }
 
@@ -208,6 +209,7 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes) {
   }
   *segment = {descriptor, bytes, nullptr};
   if (!add_segment(space->arena, *segment)) return;
+  space->arena.preparing.fetch_add(1);
   // Without a thread it is done here, however long that takes.
   if (!start_thread(take_segments, space, "nvshare-arena")) take_segments(space);
 }
