@@ -209,7 +209,7 @@ Result<void> Core::Impl::take(const OverheadMeasured& e, Time now, Decisions& ou
     return Error{fmt::format("overhead {} is not from 0 to the GPU's {}", to_text(e.overhead),
                              to_text(gpu->total()))};
   }
-  gpu->overhead_measured(e.overhead);
+  gpu->overhead_measured(e.overhead, e.processes);
   finish(*gpu, now, out);
   return {};
 }

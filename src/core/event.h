@@ -37,6 +37,7 @@ struct GpuRemoved {
 struct OverheadMeasured {
   GpuId gpu;
   Bytes overhead{};
+  std::optional<int> processes{};  // that were there then; none: all that are now
 };
 struct TenantAdded {
   TenantId tenant;

@@ -40,7 +40,9 @@ class Gpu {
   void memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   void memory_moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
   void config_changed() { residency_.config_changed(); }
-  void overhead_measured(Bytes overhead) { residency_.set_overhead(overhead); }
+  void overhead_measured(Bytes overhead, std::optional<int> processes) {
+    residency_.set_overhead(overhead, processes);
+  }
   void limits_will_change(TenantId tenant, Time now);
   void limits_have_changed(TenantId tenant, bool cores_changed, Time now);
   void pause_changed(TenantId tenant, Time now, Decisions& out);

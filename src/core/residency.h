@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -36,9 +37,9 @@ class Residency {
   Bytes link_per_second() const { return link_.value_or(config_.link_per_second); }
   std::size_t waiting() const { return queue_.size(); }
 
-  void set_overhead(Bytes overhead) {
+  void set_overhead(Bytes overhead, std::optional<int> processes) {
     overhead_ = overhead;
-    measured_processes_ = processes_;
+    measured_processes_ = std::clamp(processes.value_or(processes_), 0, processes_);
     stale_ = true;
   }
   void config_changed() { stale_ = true; }

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Bytes kSmallestGpu = mib(1);
 constexpr Bytes kLargestGpu = gib(1024);
+constexpr Duration kFoundCounts = 30s;
 
 std::optional<Error> bad_hello(const wire::Hello& hello) {
   if (hello.magic != wire::kMagic) return Error{"this is no program of nvshare"};
@@ -114,17 +115,38 @@ const GpuRecord* Broker::find_gpu(const Uuid& uuid) const {
 }
 
 void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
-                          std::optional<Bytes> memory_used, std::optional<Bytes> overhead,
+                          std::optional<Bytes> memory_used, std::optional<Overhead> overhead,
                           Time now) {
   const auto at = gpus_.find(id);
   if (at == gpus_.end()) return;
-  at->second.utilisation = utilisation;
-  at->second.memory_used = memory_used;
+  GpuRecord& gpu = at->second;
+  gpu.utilisation = utilisation;
+  gpu.memory_used = memory_used;
   if (!overhead) return;
-  const Bytes possible = std::clamp(*overhead, Bytes{0}, at->second.total);
-  if (const auto taken = step(core::OverheadMeasured{id, possible}, now); !taken) {
-    log_.warn("overhead_not_taken", {{"gpu", id.value}, {"reason", taken.error().message}});
-  }
+  gpu.overhead = overhead->bytes;
+  const bool recent = now - gpu.overhead_found_at < kFoundCounts;
+  const Bytes least = recent ? gpu.overhead_found : Bytes{};
+  set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients}, now);
+}
+
+void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
+  const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
+  const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);
+  if (taken) return;
+  log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
+}
+
+// The books say that there is room, and a client found none: more is used beside them than was
+// measured. Believed for a while, as measuring takes time, and within bounds: it is a client's
+// word.
+void Broker::note_no_room(GpuRecord& gpu, Time now) {
+  Bytes resident{};
+  for (const ClientId id : gpu.clients) resident += core_.view(id)->resident;
+  const Bytes most = gpu.overhead.value_or(Bytes{}) + Bytes{gpu.total.count / 20};
+  gpu.overhead_found = std::clamp(gpu.total - resident, Bytes{}, most);
+  gpu.overhead_found_at = now;
+  log_.info("no_room_found", {{"gpu", gpu.id.value}, {"overhead", gpu.overhead_found.count}});
+  set_overhead(gpu, {gpu.overhead_found, static_cast<int>(gpu.clients.size())}, now);
 }
 
 Result<GpuId> Broker::gpu_for(const wire::Hello& hello, Time now) {

@@ -51,7 +51,7 @@ class Broker {
   void accept_claimed_gpus() { accept_claimed_ = true; }
   // What was measured from outside. With `overhead`, that replaces the estimated reserve.
   void gpu_measured(GpuId gpu, std::optional<int> utilisation, std::optional<Bytes> memory_used,
-                    std::optional<Bytes> overhead, Time now);
+                    std::optional<Overhead> overhead, Time now);
 
   // --- tenants
   // The tenant of that name and kind; made with these limits when there is none. An error when
@@ -133,6 +133,8 @@ class Broker {
   void book_less(ClientRecord& client, Time now);
   static Bytes booked_pinned(const ClientRecord& client);
   static Bytes booked_resident(const ClientRecord& client);
+  void note_no_room(GpuRecord& gpu, Time now);
+  void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why);
   // The GPU, if a client on it grew by that much.
   ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {}) const;

@@ -239,7 +239,8 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
     }
   }
   const auto taken = step(event, now);
-  if (!taken) disconnect(client, taken.error().message);
+  if (!taken) return disconnect(client, taken.error().message);
+  if (message.no_room != 0) note_no_room(gpus_.at(client.gpu), now);
 }
 
 // --- what tenants see --------------------------------------------------------------------------

@@ -191,7 +191,7 @@ TEST(BrokerReserve, NothingIsEverToldToMove) {
   t.want(big);
   t.pass(10s);
   EXPECT_EQ(t.lines.find("memory_cannot_move"), std::string::npos);
-  t.broker.gpu_measured(GpuId{0}, 50, gib(4), gib(2), t.now);
+  t.broker.gpu_measured(GpuId{0}, 50, gib(4), Overhead{gib(2), 1}, t.now);
   t.pass(10s);
   EXPECT_EQ(t.lines.find("memory_cannot_move"), std::string::npos);
 }
@@ -200,7 +200,7 @@ TEST(BrokerReserve, TheMeasuredOverheadReplacesTheEstimate) {
   TestBroker t({}, gib(4));
   const ClientId client = t.join(t.tenant("a"));
   EXPECT_FALSE(t.ask(client, mib(3900)));
-  t.broker.gpu_measured(GpuId{0}, 0, mib(100), mib(100), t.now);
+  t.broker.gpu_measured(GpuId{0}, 0, mib(100), Overhead{mib(100), 1}, t.now);
   EXPECT_TRUE(t.ask(client, mib(3900)));
 }
 

@@ -126,11 +126,12 @@ GpuSampler::~GpuSampler() {
 
 // --- what it means -----------------------------------------------------------------------------
 
-std::optional<Bytes> OverheadEstimate::add(Bytes used, Bytes booked, Time now) {
+std::optional<Overhead> OverheadEstimate::add(Bytes used, Bytes booked, int clients, Time now) {
   if (now - start_ < kSettles) return std::nullopt;
-  readings_.push_back(std::max(Bytes{0}, used - booked));
+  readings_.push_back({std::max(Bytes{0}, used - booked), clients});
   if (readings_.size() > kReadings) readings_.pop_front();
-  return *std::min_element(readings_.begin(), readings_.end());
+  return *std::min_element(readings_.begin(), readings_.end(),
+                           [](const Overhead& a, const Overhead& b) { return a.bytes < b.bytes; });
 }
 
 Bytes resident_on(const Broker& broker, GpuId gpu) {
@@ -159,7 +160,7 @@ Result<void> GpuMonitor::add_gpus(Time now) {
     const bool nobody = gpu.used.count < gpu.total.count / 50;
     overheads_.emplace(*id, OverheadEstimate(nobody ? now - OverheadEstimate::kSettles : now));
     broker_.gpu_measured(*id, std::nullopt, gpu.used,
-                         nobody ? std::optional(gpu.used) : std::nullopt, now);
+                         nobody ? std::optional(Overhead{gpu.used, 0}) : std::nullopt, now);
   }
   return {};
 }
@@ -169,10 +170,11 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
   for (const ClientId client : broker_.gpus().at(id).clients) {
     registered.insert(broker_.clients().at(client).pid);
   }
-  std::optional<Bytes> overhead;
+  std::optional<Overhead> overhead;
   const bool steady = moves_[id].steady(broker_, id);
   if (sample.used && steady) {
-    overhead = overheads_.at(id).add(*sample.used, resident_on(broker_, id), now);
+    const auto clients = static_cast<int>(broker_.gpus().at(id).clients.size());
+    overhead = overheads_.at(id).add(*sample.used, resident_on(broker_, id), clients, now);
   }
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
   for (const GpuProcess& process : sample.processes) {

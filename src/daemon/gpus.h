@@ -79,15 +79,16 @@ class OverheadEstimate {
   // that would look like overhead.
   explicit OverheadEstimate(Time start) : start_(start) {}
 
-  // `booked` is what is counted of the clients' memory. Nothing as long as it cannot be known.
-  std::optional<Bytes> add(Bytes used, Bytes booked, Time now);
+  // `booked` is what is counted of the memory of so many clients. Nothing as long as it cannot be
+  // known.
+  std::optional<Overhead> add(Bytes used, Bytes booked, int clients, Time now);
 
   static constexpr Duration kSettles = 3s;
 
  private:
-  static constexpr std::size_t kReadings = 5;
+  static constexpr std::size_t kReadings = 3;
   Time start_;
-  std::deque<Bytes> readings_;
+  std::deque<Overhead> readings_;
 };
 
 // What is counted as there of the memory of the clients on a GPU. What they say they have is not

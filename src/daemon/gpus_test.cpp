@@ -10,32 +10,40 @@ namespace {
 constexpr Time kStart{100s};
 constexpr Time kLater = kStart + OverheadEstimate::kSettles;
 
+std::optional<Bytes> bytes_of(const std::optional<Overhead>& overhead) {
+  return overhead ? std::optional(overhead->bytes) : std::nullopt;
+}
+
 TEST(Overhead, IsWhatIsUsedBesideWhatClientsHave) {
   OverheadEstimate estimate(kStart);
-  EXPECT_EQ(estimate.add(mib(600), Bytes{0}, kLater), mib(600));
-  EXPECT_EQ(estimate.add(gib(2), gib(3), kLater), Bytes{0}) << "asked for, and not taken yet";
+  EXPECT_EQ(bytes_of(estimate.add(mib(600), Bytes{0}, 1, kLater)), mib(600));
+  EXPECT_EQ(bytes_of(estimate.add(gib(2), gib(3), 1, kLater)), Bytes{0})
+      << "asked for, and not taken yet";
 }
 
 TEST(Overhead, MemoryThatWasJustFreedIsNone) {
   OverheadEstimate estimate(kStart);
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(estimate.add(gib(61), gib(60), kLater), gib(1));
-  EXPECT_EQ(estimate.add(gib(61), gib(10), kLater), gib(1));
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(bytes_of(estimate.add(gib(61), gib(60), 1, kLater)), gib(1));
+  EXPECT_EQ(bytes_of(estimate.add(gib(61), gib(10), 1, kLater)), gib(1));
 }
 
 TEST(Overhead, WhatStaysIsBelievedAfterAWhile) {
   OverheadEstimate estimate(kStart);
-  estimate.add(gib(1), Bytes{0}, kLater);
-  std::optional<Bytes> last;
-  for (int i = 0; i < 5; ++i) last = estimate.add(gib(3), Bytes{0}, kLater);
-  EXPECT_EQ(last, gib(3));
+  estimate.add(gib(1), Bytes{0}, 1, kLater);
+  EXPECT_EQ(estimate.add(gib(3), Bytes{0}, 2, kLater)->clients, 1) << "of whom it was measured";
+  std::optional<Overhead> last;
+  for (int i = 0; i < 3; ++i) last = estimate.add(gib(3), Bytes{0}, 2, kLater);
+  EXPECT_EQ(bytes_of(last), gib(3));
+  EXPECT_EQ(last->clients, 2);
 }
 
 // Programs that have memory are not back yet when the scheduler starts again.
 TEST(Overhead, IsNotKnownUntilProgramsAreBack) {
   OverheadEstimate estimate(kStart);
-  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, kStart));
-  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, kLater - 1ns));
-  EXPECT_EQ(estimate.add(gib(60), gib(59), kLater), gib(1));
+  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, 1, kStart));
+  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, 1, kLater - 1ns));
+  EXPECT_EQ(bytes_of(estimate.add(gib(60), gib(59), 1, kLater)), gib(1));
 }
 
 TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {

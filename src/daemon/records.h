@@ -112,6 +112,12 @@ struct ClientRecord {
   Duration used_before{};  // in earlier grants
 };
 
+// What is used of a GPU's memory beside what its clients have, with so many of them.
+struct Overhead {
+  Bytes bytes{};
+  int clients = 0;
+};
+
 struct GpuRecord {
   GpuId id;
   Uuid uuid{};
@@ -124,6 +130,10 @@ struct GpuRecord {
   // Measured from outside, where that is possible.
   std::optional<int> utilisation;
   std::optional<Bytes> memory_used;
+  std::optional<Bytes> overhead;
+  // What it must have been when a client found no room where some was expected.
+  Bytes overhead_found{};
+  Time overhead_found_at{};
 };
 
 }  // namespace nvshare::daemon

@@ -319,6 +319,23 @@ void memory_freed(Gate& gate, const Gone& gone) {
   if (link.phase != Phase::Unmanaged) tell_freed(link, gone);
 }
 
+bool memory_found_no_room(Gate& gate, uint64_t bytes) {
+  constexpr uint64_t kLittle = 100'000;
+  Link& link = *gate.link;
+  {
+    Lock lock(link.mutex);
+    if (link.phase == Phase::Unmanaged) return false;
+    auto message = wire::make<wire::MemoryMoved>();
+    message.out = bytes;
+    message.done = message.no_room = 1;
+    tell(link, message.header);
+    link.absent.fetch_add(bytes);
+    link.dropped = true;  // the link's thread gives it back
+  }
+  while (link.phase == Phase::Holding || link.phase == Phase::Stopping) sleep_ns(kLittle);
+  return true;
+}
+
 wire::Backend memory_backend(const Gate& gate) {
   return gate.link->backend.load(std::memory_order_relaxed);
 }

@@ -32,6 +32,10 @@ enum class Given {
 };
 Given memory_request(Gate& gate, uint64_t bytes, bool movable);
 
+// The driver has no memory for bytes that were given with room: they are absent from now on, and no
+// grant is held when this returns. False without a scheduler, which could make room.
+bool memory_found_no_room(Gate& gate, uint64_t bytes);
+
 // They are not there any more (freed, or the driver refused them): all of them, those on the GPU,
 // and of those the ones that could never leave it.
 struct Gone {

@@ -11,7 +11,8 @@ struct Moving {
   uint64_t order;
 };
 
-void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done) {
+void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done,
+                bool no_room = false) {
   Lock lock(link.mutex);
   link.absent.fetch_add(moved.out - moved.in);
   if (link.phase == Phase::Unmanaged) return;
@@ -22,6 +23,7 @@ void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done) {
   message.copied = moved.copied;
   message.took = moved.took;
   message.done = done;
+  message.no_room = no_room;
   tell(link, message.header);
 }
 
@@ -48,13 +50,13 @@ void run_orders(Link& link) {
     for (int i = 0; i < link.order_count; ++i) link.orders[i] = link.orders[i + 1];
     const Phase phase = link.phase;
     // Whoever holds a grant is not moved: the order is over, with nothing done.
+    bool all = true;
     if (phase == Phase::Idle || phase == Phase::Asked) {
       Moving moving{&link, order.number};
-      const bool all = order.out ? swap_out(link.gate, order.bytes, moved_some, &moving)
-                                 : swap_in(link.gate, order.bytes, moved_some, &moving);
-      if (!all) log("order %llu to move memory was done in part", (unsigned long long)order.number);
+      all = order.out ? swap_out(link.gate, order.bytes, moved_some, &moving)
+                      : swap_in(link.gate, order.bytes, moved_some, &moving);
     }
-    tell_moved(link, order.number, {}, true);
+    tell_moved(link, order.number, {}, true, !all && !order.out);
   }
 }
 

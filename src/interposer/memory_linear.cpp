@@ -57,8 +57,12 @@ CUresult allocate_swappable(Gate& gate, CUdeviceptr* address, uint64_t bytes) {
   if (bytes >= kMostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   const Given given = memory_request(gate, bytes, true);
   if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
-  const bool room = given == Given::Room;
-  const CUresult result = swap_allocate(gate, bytes, room, address);
+  bool room = given == Given::Room;
+  CUresult result = swap_allocate(gate, bytes, room, address);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
+    room = false;
+    result = swap_allocate(gate, bytes, room, address);
+  }
   if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
   return result;
 }

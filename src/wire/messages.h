@@ -148,13 +148,13 @@ struct MemoryFreed {
 struct MemoryMoved {
   static constexpr Type kType = Type::MemoryMoved;
   Header header;
-  uint64_t order;   // of the SwapOut or SwapIn; 0: of its own accord
-  uint64_t out;     // bytes that have left the GPU
-  uint64_t in;      // bytes that have come to it
-  uint64_t copied;  // of both, over the link: neither unchanged nor empty
-  uint64_t took;    // nanoseconds
-  uint32_t done;    // the order is over, also when not all of it could be moved
-  uint32_t reserved;
+  uint64_t order;    // of the SwapOut or SwapIn; 0: of its own accord
+  uint64_t out;      // bytes that have left the GPU
+  uint64_t in;       // bytes that have come to it
+  uint64_t copied;   // of both, over the link: neither unchanged nor empty
+  uint64_t took;     // nanoseconds
+  uint32_t done;     // the order is over, also when not all of it could be moved
+  uint32_t no_room;  // the driver had no memory where the scheduler had promised some
 };
 
 // To a Hello with the page's descriptor, to a RunBegin without.
