@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "interposer/managed.h"
+#include "interposer/records.h"
 #include "softgpu/driver.h"
 
 namespace nvshare::interposer {
@@ -93,18 +95,30 @@ Gate* gate_of_current_device() {
                                                                    : nullptr;
 }
 
-bool memory_request(Gate& gate, uint64_t bytes) {
+wire::Backend memory_backend(const Gate& gate) {
+  return account_of(gate).backend;
+}
+
+std::atomic<int> g_captures{0};
+bool stopped_looking() {
+  return false;
+}
+
+Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
   Account& account = account_of(gate);
   account.requests += 1;
   uint64_t before = account.allocated;
   do {
-    if (account.limit != 0 && bytes > account.limit - before) return false;
+    if (account.limit != 0 && bytes > account.limit - before) return Given::Refused;
   } while (!account.allocated.compare_exchange_weak(before, before + bytes));
-  return true;
+  if (!movable) account.pinned += bytes;
+  return movable && account.full ? Given::Absent : Given::Room;
 }
 
-void memory_freed(Gate& gate, uint64_t bytes) {
-  account_of(gate).allocated -= bytes;
+void memory_freed(Gate& gate, const Gone& gone) {
+  Account& account = account_of(gate);
+  account.allocated -= gone.bytes;
+  account.pinned -= gone.pinned;
 }
 
 MemoryView memory_view(Gate& gate) {
@@ -135,7 +149,11 @@ void Machine::SetUpTestSuite() {
 }
 
 void Machine::SetUp() {
-  for (Account& account : g_accounts) account.limit = account.allocated = account.requests = 0;
+  for (Account& account : g_accounts) {
+    account.limit = account.allocated = account.pinned = account.requests = 0;
+    account.backend = wire::Backend::Native;
+    account.full = false;
+  }
   context = new_context(0);
 }
 
@@ -143,7 +161,10 @@ void Machine::TearDown() {
   if (context != nullptr) {
     EXPECT_OK(destroy_context(context));
   }
-  for (int device = 0; device < kDevices; ++device) EXPECT_EQ(allocated(device), 0u);
+  for (int device = 0; device < kDevices; ++device) {
+    EXPECT_EQ(allocated(device), 0u);
+    EXPECT_EQ(g_accounts[device].pinned, 0u);
+  }
   const Lock lock(g_books.mutex);
   EXPECT_EQ(g_books.records.size(), 0u);
   EXPECT_EQ(g_books.physicals.size(), 0u);
@@ -159,6 +180,7 @@ CUcontext Machine::new_context(CUdevice device) {
 
 CUresult Machine::destroy_context(CUcontext gone) {
   const uint64_t before = memory_mark();
+  managed_context_leaving(gone, true);
   const CUresult result = real<FunctionId::cuCtxDestroy_v2>(gone);
   if (result == CUDA_SUCCESS) memory_context_gone(gone, before);
   return result;
