@@ -27,18 +27,24 @@ struct Move {
 bool may_move(const Move& move, const Batch& batch, const Piece& piece) {
   const Allocation& allocation = *piece.allocation;
   if (allocation.freeing || allocation.lane->leaving) return false;
-  if (batch.lane != nullptr && allocation.lane != batch.lane) return false;
-  // Out goes at least what is wanted, in comes at most that.
-  if (move.out ? batch.bytes >= move.left : batch.bytes + piece.bytes > move.left) return false;
-  return batch.count == 0 || batch.bytes + piece.bytes <= kLargestPiece;
+  // In comes at most what is wanted.
+  return move.out || piece.bytes <= move.left - batch.bytes;
 }
 
+bool fits(const Batch& batch, const Piece& piece) {
+  if (batch.count == 0) return true;
+  return batch.count < kBatch && batch.lane == piece.allocation->lane &&
+         batch.bytes + piece.bytes <= kLargestPiece;
+}
+
+// In the order in which they came: what does not fit ends the batch.
 void fill(const Move& move, Batch& batch) {
   Space& space = move.space;
-  for (Piece* piece = (move.out ? space.here : space.away).first();
-       piece != nullptr && batch.count < kBatch;) {
+  Piece* piece = (move.out ? space.here : space.away).first();
+  while (piece != nullptr && batch.bytes < move.left) {
     Piece* next = piece->after;
     if (may_move(move, batch, *piece)) {
+      if (!fits(batch, *piece)) return;
       batch.lane = piece->allocation->lane;
       batch.bytes += piece->bytes;
       batch.pieces[batch.count++] = piece;

@@ -63,6 +63,17 @@ TEST_F(Managed, WhatCameFirstLeavesFirst) {
   check_sums();
 }
 
+TEST_F(Managed, WhatDoesNotFitIsNotOvertaken) {
+  const CUdeviceptr first = allocate(200 * kMiB, 0);
+  const CUdeviceptr second = allocate(100 * kMiB, 0);
+  const CUdeviceptr third = allocate(kMiB, 0);
+  EXPECT_TRUE(out(200 * kMiB + 1));
+  EXPECT_EQ(last.out, 300 * kMiB) << "in two steps";
+  EXPECT_FALSE(managed_range_of(first).resident);
+  EXPECT_FALSE(managed_range_of(second).resident);
+  EXPECT_TRUE(managed_range_of(third).resident);
+}
+
 TEST_F(Managed, ManySmallOnesMoveTogether) {
   for (int i = 0; i < 1000; ++i) allocate(1 + i, 1 + i);
   EXPECT_TRUE(out_all());

@@ -74,6 +74,7 @@ void FakeScheduler::drop_client(Client& client) {
 }
 
 bool FakeScheduler::hear(Client& client) {
+  if (client.left) return false;
   alignas(8) char packet[kMaxMessage];
   const int length = receive(client.socket, packet, false);
   if (length <= 0) return length == -EAGAIN;
@@ -246,6 +247,19 @@ bool FakeScheduler::close(Duration limit) {
     return std::all_of(clients_.begin(), clients_.end(),
                        [](const auto& client) { return client->grant == 0; });
   });
+}
+
+bool FakeScheduler::reconnect(std::size_t least, Duration limit) {
+  {
+    const std::lock_guard hold(lock_);
+    // The thread that serves them finds them gone, whatever they have said meanwhile.
+    for (const auto& client : clients_) {
+      client->left = true;
+      client->welcome = false;
+      ::shutdown(client->socket, SHUT_RDWR);
+    }
+  }
+  return wait_for_clients(least, limit);
 }
 
 std::size_t FakeScheduler::count(bool Client::*what) const {

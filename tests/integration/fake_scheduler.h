@@ -43,6 +43,9 @@ class FakeScheduler {
   // released within the limit.
   bool close(Duration limit = 20s);
 
+  // Breaks off with all clients, and waits until so many have come back.
+  bool reconnect(std::size_t least, Duration limit = 20s);
+
   // How many clients have asked for a grant and got none yet.
   std::size_t waiting();
   // Waits until there are so many clients, or so many that wait; false when not by then.
@@ -61,6 +64,7 @@ class FakeScheduler {
     int socket = -1;
     bool welcome = false;
     bool wants = false;
+    bool left = false;
     std::uint64_t grant = 0;  // held; 0: none
     std::uint64_t allocated = 0;
     std::uint64_t pinned = 0;

@@ -22,6 +22,13 @@ class ManagedMemory : public Preloaded {
     EXPECT_EQ(scheduler().resident(), 0u);
     Preloaded::TearDown();
   }
+  // The program knows of the new backend when it has heard from the new connection, which whoever
+  // allocates waits for.
+  void change_backend(wire::Backend backend) {
+    scheduler().backend(backend);
+    ASSERT_TRUE(scheduler().reconnect(1));
+    free(allocate(1));
+  }
   void free(CUdeviceptr address) { EXPECT_OK(call<FunctionId::cuMemFree_v2>(address)); }
   std::size_t used() {
     size_t free = 0;
@@ -103,6 +110,39 @@ TEST_F(ManagedMemory, WithoutRoomIsUsedOnlyAfterItCameIn) {
   EXPECT_OK(user.result());
   EXPECT_EQ(word(address), 3u);
   free(address);
+}
+
+TEST_F(ManagedMemory, ComesBackByItselfWhenTheSchedulerIsGone) {
+  const std::size_t used_before = used();
+  const CUdeviceptr address = allocate(8 * kMiB);
+  ASSERT_TRUE(scheduler().close());
+  EXPECT_EQ(scheduler().order_out(~std::uint64_t{0}).out, 8 * kMiB);
+  ASSERT_TRUE(scheduler().reconnect(1));
+  EXPECT_EQ(scheduler().allocated(), 8 * kMiB);
+  EXPECT_EQ(scheduler().resident(), 8 * kMiB);
+  EXPECT_EQ(used() - used_before, 8 * kMiB);
+  free(address);
+}
+
+// The scheduler has chosen anew in between.
+TEST_F(ManagedMemory, MovesBesideMemoryThatIsSwapped) {
+  const CUdeviceptr managed = allocate(10 * kMiB);
+  change_backend(wire::Backend::Swap);
+  const CUdeviceptr swapped = allocate(20 * kMiB);
+  // Zeros need no room on the host.
+  ASSERT_OK(call<FunctionId::cuMemsetD8_v2>(swapped, static_cast<unsigned char>(0), 20 * kMiB));
+  ASSERT_TRUE(scheduler().close());
+  EXPECT_EQ(scheduler().order_out(kMiB).out, 20 * kMiB) << "what is swapped goes first";
+  EXPECT_EQ(scheduler().order_in(~std::uint64_t{0}).in, 20 * kMiB);
+  EXPECT_EQ(scheduler().order_out(20 * kMiB + 1).out, 30 * kMiB);
+  EXPECT_EQ(scheduler().resident(), 0u);
+  EXPECT_EQ(scheduler().order_in(29 * kMiB).in, 20 * kMiB);
+  EXPECT_EQ(scheduler().order_in(10 * kMiB).in, 10 * kMiB);
+  EXPECT_EQ(scheduler().resident(), 30 * kMiB);
+  scheduler().open();
+  free(managed);
+  free(swapped);
+  change_backend(wire::Backend::Managed);
 }
 
 TEST_F(ManagedMemory, GoesWithItsContext) {
