@@ -119,7 +119,7 @@ Link measure_link() {
 struct Sums {
   SwapMoved all;
 };
-bool add_up(void* argument, const SwapMoved& moved) {
+bool add_up(void* argument, SwapMoved& moved) {
   SwapMoved& all = static_cast<Sums*>(argument)->all;
   all.out += moved.out;
   all.in += moved.in;

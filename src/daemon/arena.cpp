@@ -11,6 +11,11 @@
 #include <utility>
 
 namespace nvshare::daemon {
+namespace {
+
+constexpr unsigned kMostThreads = 4;  // one clears about 2 GiB a second
+
+}  // namespace
 
 Result<UniqueFd> make_host_memory(Bytes bytes) {
   const auto failed = [](const char* what) {
@@ -37,7 +42,8 @@ Result<std::unique_ptr<Arena>> Arena::start(Bytes limit, HostMemory host) {
 Arena::Arena(Bytes limit, HostMemory host, UniqueFd ready)
     : limit_(limit), host_(std::move(host)), ready_(std::move(ready)) {
   refresh({});
-  thread_ = std::thread([this] { run(); });
+  const unsigned count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, kMostThreads);
+  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
 }
 
 Arena::~Arena() {
@@ -46,7 +52,7 @@ Arena::~Arena() {
     stopping_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  for (std::thread& one : threads_) one.join();
 }
 
 void Arena::refresh(Bytes given) {
@@ -68,10 +74,10 @@ std::vector<Arena::Piece> Arena::take() {
   return std::exchange(made_, {});
 }
 
-// Others may have taken memory since it was promised.
-Result<UniqueFd> Arena::make_one(Bytes bytes) const {
+// Others may have taken memory since it was promised. `beside`: what other threads are making.
+Result<UniqueFd> Arena::make_one(Bytes bytes, Bytes beside) const {
   const Bytes left = host_.left();
-  if (left < bytes) return Error{fmt::format("the machine has {} left", to_text(left))};
+  if (left < bytes + beside) return Error{fmt::format("the machine has {} left", to_text(left))};
   return make_host_memory(bytes);
 }
 
@@ -82,9 +88,11 @@ void Arena::run() {
     if (stopping_) return;
     const Wish wish = wishes_.front();
     wishes_.pop_front();
+    const Bytes beside = std::exchange(making_, making_ + wish.bytes);
     lock.unlock();
-    Piece piece{wish.client, wish.bytes, make_one(wish.bytes)};
+    Piece piece{wish.client, wish.bytes, make_one(wish.bytes, beside)};
     lock.lock();
+    making_ -= wish.bytes;
     made_.push_back(std::move(piece));
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(ready_.get(), &one, sizeof one);

@@ -21,7 +21,7 @@ namespace nvshare::daemon {
 // descriptor or a mapping any more: with the client.
 Result<UniqueFd> make_host_memory(Bytes bytes);
 
-// The host memory that clients swap out to. Making it takes long, so a thread of its own does.
+// The host memory that clients swap out to. Making it takes long, so threads of its own do.
 class Arena final : public HostArena {
  public:
   // Never more than `limit`, nor than the machine has left.
@@ -53,7 +53,7 @@ class Arena final : public HostArena {
   };
   Arena(Bytes limit, HostMemory host, UniqueFd ready);
   void run();
-  Result<UniqueFd> make_one(Bytes bytes) const;
+  Result<UniqueFd> make_one(Bytes bytes, Bytes beside) const;
 
   static constexpr Bytes kPiece = gib(1);  // at most: the first is there soon
 
@@ -66,7 +66,8 @@ class Arena final : public HostArena {
   bool stopping_ = false;
   std::deque<Wish> wishes_;
   std::vector<Piece> made_;
-  std::thread thread_;
+  Bytes making_{};  // by threads that have not finished
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace nvshare::daemon

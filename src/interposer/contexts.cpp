@@ -2,9 +2,9 @@
 // context goes all that is known of its streams and of its memory.
 #include "interposer/bodies.h"
 #include "interposer/link_state.h"
+#include "interposer/managed.h"
 #include "interposer/memory.h"
 #include "interposer/records.h"
-#include "interposer/swap.h"
 
 namespace nvshare::interposer {
 namespace {
@@ -20,6 +20,7 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
 void about_to_end(CUcontext context, bool leaving) {
   set_leaving(context, leaving);
   swap_context_leaving(context, leaving);
+  managed_context_leaving(context, leaving);
 }
 
 template <FunctionId id>

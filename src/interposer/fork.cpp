@@ -5,9 +5,9 @@
 #include "interposer/gate.h"
 #include "interposer/link_state.h"
 #include "interposer/look.h"
+#include "interposer/managed.h"
 #include "interposer/memory.h"
 #include "interposer/records.h"
-#include "interposer/swap.h"
 
 // What pthread_atfork is made of; that itself moved between glibc's libraries.
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* dso);
@@ -26,6 +26,7 @@ void in_child() {
   forget_links_after_fork();
   memory_reset_after_fork();
   swap_reset_after_fork();
+  managed_reset_after_fork();
   forget_looks_after_fork();
 }
 

@@ -1,15 +1,30 @@
 // What the scheduler orders to be moved, by the link's thread.
 #include "interposer/link_state.h"
-#include "interposer/swap.h"
+#include "interposer/managed.h"
 #include "wire/channel.h"
 
 namespace nvshare::interposer {
 namespace {
 
+// What is being obeyed: one order to send out, or as many to bring in as have come. Of each,
+// `bytes` is what is left of it.
 struct Moving {
   Link* link;
-  uint64_t order;
+  Order orders[kMaxOrders] = {};
+  int count = 0;
+  uint64_t wanted = 0;
+  uint64_t moved = 0;
 };
+
+void add(Moving& moving, const Order& order) {
+  moving.orders[moving.count++] = order;
+  moving.wanted += order.bytes;
+}
+
+void drop_first(Order* orders, int& count) {
+  --count;
+  for (int i = 0; i < count; ++i) orders[i] = orders[i + 1];
+}
 
 void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done,
                 bool no_room = false) {
@@ -27,13 +42,61 @@ void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done,
   tell(link, message.header);
 }
 
-// Others wait for the room, and the program's threads for answers of the scheduler.
-bool moved_some(void* argument, const SwapMoved& moved) {
-  const Moving& moving = *static_cast<Moving*>(argument);
+// What has come in goes to the orders as they came.
+void tell_in(Moving& moving, SwapMoved moved) {
+  while (moved.in > 0 && moving.count > 0) {
+    Order& order = moving.orders[0];
+    SwapMoved part = moved;
+    part.in = moved.in < order.bytes ? moved.in : order.bytes;
+    part.copied = moved.copied < part.in ? moved.copied : part.in;
+    moved = {0, moved.in - part.in, moved.copied - part.copied, 0};
+    order.bytes -= part.in;
+    tell_moved(*moving.link, order.number, part, order.bytes == 0);
+    if (order.bytes == 0) drop_first(moving.orders, moving.count);
+  }
+}
+
+// More that is to come in, and has been ordered meanwhile, comes with the rest: one after the other
+// the link would stand still between them.
+uint64_t more_to_bring_in(Moving& moving) {
   Link& link = *moving.link;
-  tell_moved(link, moving.order, moved, false);
-  if (link.socket >= 0 && !pump(link)) link.lost = true;
+  uint64_t more = 0;
+  while (link.order_count > 0 && !link.orders[0].out && moving.count < kMaxOrders) {
+    more += link.orders[0].bytes;
+    add(moving, link.orders[0]);
+    drop_first(link.orders, link.order_count);
+  }
+  return more;
+}
+
+// Others wait for the room, and the program's threads for answers of the scheduler.
+bool moved_some(void* argument, SwapMoved& moved) {
+  Moving& moving = *static_cast<Moving*>(argument);
+  Link& link = *moving.link;
+  moving.moved += moved.out + moved.in;
+  if (moved.out > 0) tell_moved(link, moving.orders[0].number, moved, false);
+  const bool in = moving.count == 0 || !moving.orders[0].out;
+  if (moved.in > 0) tell_in(moving, moved);
+  if (link.socket < 0) return true;
+  if (!pump(link)) link.lost = true;
+  if (in && !link.lost) moved.more = more_to_bring_in(moving);
   return !link.lost;
+}
+
+using Move = bool (*)(Gate&, uint64_t, SwapProgress, void*);
+
+// There may be memory of both kinds: what the first has not moved is left to the second. Whether
+// that was all of it.
+bool move_both(Move first, Move second, Moving& moving) {
+  Gate& gate = moving.link->gate;
+  const bool all = first(gate, moving.wanted, moved_some, &moving);
+  if (moving.moved >= moving.wanted || moving.link->lost) return all;
+  return second(gate, moving.wanted - moving.moved, moved_some, &moving) && all;
+}
+
+bool obey(Moving& moving) {
+  return moving.orders[0].out ? move_both(swap_out, managed_out, moving)
+                              : move_both(swap_in, managed_in, moving);
 }
 
 }  // namespace
@@ -45,26 +108,28 @@ void take_order(Link& link, const Order& order) {
 
 void run_orders(Link& link) {
   while (link.order_count > 0 && !link.lost) {
-    const Order order = link.orders[0];
-    --link.order_count;
-    for (int i = 0; i < link.order_count; ++i) link.orders[i] = link.orders[i + 1];
+    Moving moving{&link};
+    add(moving, link.orders[0]);
+    drop_first(link.orders, link.order_count);
+    const bool out = moving.orders[0].out;
     const Phase phase = link.phase;
     // Whoever holds a grant is not moved: the order is over, with nothing done.
-    bool all = true;
-    if (phase == Phase::Idle || phase == Phase::Asked) {
-      Moving moving{&link, order.number};
-      all = order.out ? swap_out(link.gate, order.bytes, moved_some, &moving)
-                      : swap_in(link.gate, order.bytes, moved_some, &moving);
+    const bool all = (phase != Phase::Idle && phase != Phase::Asked) || obey(moving);
+    for (int i = 0; i < moving.count; ++i) {
+      tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }
-    tell_moved(link, order.number, {}, true, !all && !order.out);
   }
 }
 
 bool bring_all_back(Link& link) {
   if (link.absent.load() == 0) return true;
-  Moving moving{&link, 0};
-  swap_in(link.gate, ~uint64_t{0}, moved_some, &moving);
-  return link.absent.load() == 0;
+  Moving moving{&link};
+  add(moving, {0, ~uint64_t{0}, false});
+  obey(moving);
+  // What the driver did not bring now it brings when it is touched. Looked at in this order: memory
+  // that is promised as absent is in the first number before it is in the second.
+  const uint64_t absent = link.absent.load();
+  return absent <= managed_absent(link.gate);
 }
 
 }  // namespace nvshare::interposer

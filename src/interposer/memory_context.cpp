@@ -1,6 +1,7 @@
 #include "interposer/bodies.h"
 #include "interposer/memory.h"
 #include "interposer/memory_count.h"
+#include "interposer/memory_movable.h"
 
 // Contexts end, and the memory that was allocated in them with them. Memory of pools, of graphs and
 // of the virtual memory API belongs to the device and outlives them.
@@ -25,7 +26,7 @@ void memory_context_gone(CUcontext context, uint64_t before) {
     g_books.attachments.remove(number_of(context), kPlainTag);
   }
   uncount_context(context, before);
-  for (SwapFreed freed; (freed = swap_context_gone(context)).ours;) {
+  for (SwapFreed freed; (freed = movable_context_gone(context)).ours;) {
     tell_freed(freed);
   }
   // Should the driver have emptied the device's pools too.

@@ -1,8 +1,10 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
 #include "interposer/memory_graph.h"
+#include "interposer/memory_movable.h"
 
-// Plain, pitched and managed memory. With the backend `swap` the first two can move (swap.h).
+// Plain, pitched and managed memory. With the backend `swap` the first two can move, and with
+// `managed` all three (memory_movable.h).
 // Arguments that the driver refuses anyway go to it unasked, so that its answer is the one without
 // us.
 namespace nvshare::interposer {
@@ -45,31 +47,15 @@ CUresult allocate_pitched(Address* address, Size* pitch, Size width, Size height
   return CUDA_SUCCESS;
 }
 
-// The gate of the device that memory which can move is to be allocated on; null when it is to be
-// the driver's own.
-Gate* gate_for_swap() {
-  Gate* gate = gate_of_current_device();
-  const bool swaps = gate != nullptr && memory_backend(*gate) == wire::Backend::Swap;
-  return swaps ? gate : nullptr;
-}
-
-CUresult allocate_swappable(Gate& gate, CUdeviceptr* address, uint64_t bytes) {
-  if (bytes >= kMostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Given given = memory_request(gate, bytes, true);
-  if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
-  bool room = given == Given::Room;
-  CUresult result = swap_allocate(gate, bytes, room, address);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
-    room = false;
-    result = swap_allocate(gate, bytes, room, address);
-  }
-  if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
-  return result;
+// What the current context's device does with memory that the program asks for, if `sound`, which
+// otherwise goes to the driver.
+Home home_if(bool sound) {
+  return sound ? home_of_memory() : Home{};
 }
 
 template <FunctionId kFunction, typename Address>
 CUresult release(Address address) {
-  if (const SwapFreed freed = swap_free(address); freed.ours) {
+  if (const SwapFreed freed = movable_free(address); freed.ours) {
     tell_freed(freed);
     return freed.result;
   }
@@ -90,12 +76,16 @@ CUresult cuMemAlloc(CUdeviceptr_v1* address, unsigned bytes) {
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  Gate* gate = address != nullptr && bytes != 0 ? gate_for_swap() : nullptr;
-  if (gate != nullptr) return allocate_swappable(*gate, address, bytes);
+  const Home home = home_if(address != nullptr && bytes != 0);
+  if (home.moves()) return movable_allocate(home, bytes, address);
   return allocate<FunctionId::cuMemAlloc_v2>(address, bytes);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  const Home home = home_if(address != nullptr && bytes != 0);
+  if (home.backend == wire::Backend::Managed) {
+    return movable_allocate_managed(home, bytes, flags, address);
+  }
   return allocate<FunctionId::cuMemAllocManaged>(address, bytes, flags);
 }
 
@@ -112,8 +102,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
   const bool sound =
       address != nullptr && pitch != nullptr && bytes != 0 && bytes < kMostBytes &&
       (element_size_bytes == 4 || element_size_bytes == 8 || element_size_bytes == 16);
-  if (Gate* gate = sound ? gate_for_swap() : nullptr) {
-    const CUresult result = allocate_swappable(*gate, address, bytes);
+  if (const Home home = home_if(sound); home.moves()) {
+    const CUresult result = movable_allocate(home, bytes, address);
     if (result == CUDA_SUCCESS) *pitch = row;
     return result;
   }

@@ -1,9 +1,10 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
-#include "interposer/swap.h"
+#include "interposer/memory_movable.h"
 
 // Questions about addresses whose memory we made: answered as the driver answers them for memory of
-// cuMemAlloc, also while it is not on the GPU, when the driver knows nothing of it.
+// cuMemAlloc, also while it is not on the GPU, when the driver knows nothing of it, and when it is
+// unified memory, which the program did not ask for.
 namespace nvshare::interposer {
 namespace {
 
@@ -11,6 +12,12 @@ template <typename Value>
 CUresult put(void* data, Value value) {
   __builtin_memcpy(data, &value, sizeof value);
   return CUDA_SUCCESS;
+}
+
+// Of memory that the program asked for as plain memory, and that is not.
+SwapRange disguised_range_of(CUdeviceptr address) {
+  const SwapRange range = movable_range_of(address);
+  return range.plain ? range : SwapRange{};
 }
 
 CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr address,
@@ -24,6 +31,7 @@ CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      if (range.id == 0) return real<FunctionId::cuPointerGetAttribute>(data, attribute, address);
       return put(data, range.id);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put(data, static_cast<int>(range.device));
@@ -53,7 +61,7 @@ CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr
 
 template <FunctionId kFunction, typename Address, typename Size>
 CUresult get_range(Address* base, Size* size, Address address) {
-  const SwapRange range = swap_range_of(address);
+  const SwapRange range = disguised_range_of(address);
   if (!range.ours) return real<kFunction>(base, size, address);
   if (base != nullptr) *base = static_cast<Address>(range.base);
   if (size != nullptr) *size = static_cast<Size>(range.bytes);
@@ -73,7 +81,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  const SwapRange range = data != nullptr ? swap_range_of(address) : SwapRange{};
+  const SwapRange range = data != nullptr ? disguised_range_of(address) : SwapRange{};
   if (!range.ours) return real<FunctionId::cuPointerGetAttribute>(data, attribute, address);
   return tell(range, attribute, address, data);
 }
@@ -81,7 +89,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr address) {
   const bool sound = num_attributes != 0 && attributes != nullptr && data != nullptr;
-  const SwapRange range = sound ? swap_range_of(address) : SwapRange{};
+  const SwapRange range = sound ? disguised_range_of(address) : SwapRange{};
   if (!range.ours) {
     return real<FunctionId::cuPointerGetAttributes>(num_attributes, attributes, data, address);
   }
@@ -96,12 +104,12 @@ CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* at
 
 // Memory that moves cannot be opened by another process.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  if (handle == nullptr || !swap_range_of(address).ours) {
+  if (handle == nullptr || !disguised_range_of(address).ours) {
     return real<FunctionId::cuIpcGetMemHandle>(handle, address);
   }
   warn_once(
-      "this program shares GPU memory with other processes (CUDA IPC), which memory that can be "
-      "swapped out does not do: start it with `nvshare run --backend native`");
+      "this program shares GPU memory with other processes (CUDA IPC), which memory that can "
+      "leave the GPU does not do: start it with `nvshare run --backend native`");
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 

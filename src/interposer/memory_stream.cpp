@@ -1,6 +1,7 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
 #include "interposer/memory_graph.h"
+#include "interposer/memory_movable.h"
 
 // Memory in stream order, and the pools it comes from. In a stream that is being captured, an
 // allocation is a node of a graph and counts with that (memory_graph.cpp), and a free is one too.
@@ -81,11 +82,11 @@ template <FunctionId kFunction>
 CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
   const bool capturing = stream_is_capturing(stream, per_thread);
   // Memory that can move is freed at once, when the stream has come this far.
-  if (!capturing && swap_range_of(address).base == address && address != 0) {
+  if (!capturing && movable_range_of(address).base == address && address != 0) {
     const CUresult waited = per_thread ? real<FunctionId::cuStreamSynchronize_ptsz>(stream)
                                        : real<FunctionId::cuStreamSynchronize>(stream);
     if (waited != CUDA_SUCCESS) return waited;
-    if (const SwapFreed freed = swap_free(address); freed.ours) {
+    if (const SwapFreed freed = movable_free(address); freed.ours) {
       tell_freed(freed);
       return freed.result;
     }

@@ -1,5 +1,6 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
+#include "interposer/memory_movable.h"
 
 // Physical memory of the virtual memory API. It is there as long as a handle of it is held or a
 // mapping of it stands, whichever goes first; addresses by themselves cost nothing. Handles that
@@ -181,7 +182,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   // Memory of cuMemAlloc has none; that ours has some is our own affair.
-  if (swap_range_of(reinterpret_cast<CUdeviceptr>(addr)).ours) return CUDA_ERROR_INVALID_VALUE;
+  if (movable_range_of(reinterpret_cast<CUdeviceptr>(addr)).ours) return CUDA_ERROR_INVALID_VALUE;
   {
     const Lock lock(g_books.mutex);
     if (!g_books.handles.hold()) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -41,7 +41,8 @@ struct SwapRange {
   Gate* gate = nullptr;
   bool resident = false;  // all of it
   CUdevice device = -1;
-  uint64_t id = 0;  // never the same for two allocations
+  uint64_t id = 0;    // never the same for two allocations; 0: the driver's own is as good
+  bool plain = true;  // what the program asked for; otherwise it asked for unified memory
 };
 SwapRange swap_range_of(CUdeviceptr address);
 
@@ -59,10 +60,12 @@ struct SwapMoved {
   uint64_t in = 0;
   uint64_t copied = 0;
   uint64_t took = 0;  // nanoseconds
+  uint64_t more = 0;  // set by who is told: so many bytes beside those that were wanted before
 };
-// Told after every few chunks, with none of the tables locked; answers whether to go on. Who is
-// told must not free memory or end a context: both wait for what is being moved.
-using SwapProgress = bool (*)(void* argument, const SwapMoved& since_the_last);
+// Told of what has moved since the last time, after every few chunks and before the next are
+// chosen, with no lock held; answers whether to go on. It must not free memory or end a context:
+// those wait for the move.
+using SwapProgress = bool (*)(void* argument, SwapMoved& since_the_last);
 
 // Moves at least `bytes` out, in whole chunks, or all there is. False when something could not be
 // moved (it is as it was then) or the move was stopped.

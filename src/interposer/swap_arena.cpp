@@ -97,13 +97,14 @@ void add_slab(Space& space, char* memory, uint64_t bytes) {
   space.arena.extents.add_range(space.arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
 }
 
-// Pinning keeps the program from the GPU: unless somebody waits for it, the program gets as much
-// time in between.
+// Pinning keeps the program from the GPU: while it runs, and unless somebody waits for the memory,
+// the program gets as much time in between.
 void add_slabs(Space& space, char* memory, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
     const uint64_t begin = now_ns();
     add_slab(space, memory + at, bytes - at < kSlabBytes ? bytes - at : kSlabBytes);
-    if (!space.arena.hurry.load()) sleep_ns(now_ns() - begin);
+    const bool runs = space.gate->state.load() != kClosed;
+    if (runs && !space.arena.hurry.load()) sleep_ns(now_ns() - begin);
   }
 }
 

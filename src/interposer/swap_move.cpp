@@ -17,6 +17,11 @@ void finish_all(Move& move, const Direction& direction, Batch& batch) {
   }
 }
 
+void board_and_begin(Move& move, const Direction& direction, Batch& batch, size_t parity) {
+  if (move.goes_on()) direction.next(move, batch);
+  if (batch.count > 0) begin_all(move, direction, batch, parity);
+}
+
 template <typename Copy>
 CUresult copy_pieces(const Chunk& chunk, Copy copy) {
   uint64_t at = chunk.address;
@@ -44,9 +49,18 @@ void Move::report(bool all) {
   if (bytes == 0 || (!all && bytes < kReportBytes)) return;
   const uint64_t now = now_ns();
   moved_.took = now - since_;
-  if (!progress_(argument_, moved_)) stopped = true;
-  moved_ = {};
+  tell();
   since_ = now;
+}
+
+void Move::tell() {
+  if (!progress_(argument_, moved_)) stopped = true;
+  left += moved_.more;
+  moved_ = {};
+}
+
+void Move::ask_for_more() {
+  if (moved_.out + moved_.in == 0) tell();
 }
 
 bool board(Batch& batch, Chunk& chunk) {
@@ -121,16 +135,16 @@ void run(Move& move, const Direction& direction) {
   release_remains(move.space);
   Batch batches[2];
   size_t parity = 0;
-  direction.next(move, batches[parity]);
-  if (batches[parity].count > 0) begin_all(move, direction, batches[parity], parity);
+  board_and_begin(move, direction, batches[parity], parity);
   while (batches[parity].count > 0) {
     Batch& present = batches[parity];
     parity = 1 - parity;
     Batch& following = batches[parity];
     following = {};
-    if (move.goes_on()) direction.next(move, following);
-    if (following.count > 0) begin_all(move, direction, following, parity);
+    move.ask_for_more();
+    board_and_begin(move, direction, following, parity);
     finish_all(move, direction, present);
+    if (following.count == 0) board_and_begin(move, direction, following, parity);
   }
   move.report(true);
 }

@@ -41,8 +41,12 @@ class Move {
   void count(uint64_t out, uint64_t in, bool copied);
   // Tells what has been moved since the last time, when it is enough, or `all` of it.
   void report(bool all);
+  // More may have come to be wanted.
+  void ask_for_more();
 
  private:
+  void tell();
+
   SwapProgress progress_;
   void* argument_;
   SwapMoved moved_;

@@ -1,12 +1,10 @@
 #include "interposer/swap_state.h"
 
 namespace nvshare::interposer {
+
+constinit PerGate<Space> g_spaces{};
+
 namespace {
-
-constexpr size_t kMaxSpaces = 64;
-
-Mutex g_making;
-std::atomic<Space*> g_spaces[kMaxSpaces];
 
 ChunkList* list_of(Space& space, Where where) {
   switch (where) {
@@ -52,53 +50,12 @@ void enter(Chunk& chunk, Where where) {
 
 }  // namespace
 
-void ChunkList::append(Chunk& chunk) {
-  chunk.before = last_;
-  chunk.after = nullptr;
-  (last_ == nullptr ? first_ : last_->after) = &chunk;
-  last_ = &chunk;
-}
-
-void ChunkList::prepend(Chunk& chunk) {
-  chunk.before = nullptr;
-  chunk.after = first_;
-  (first_ == nullptr ? last_ : first_->before) = &chunk;
-  first_ = &chunk;
-}
-
-void ChunkList::remove(Chunk& chunk) {
-  (chunk.before == nullptr ? first_ : chunk.before->after) = chunk.after;
-  (chunk.after == nullptr ? last_ : chunk.after->before) = chunk.before;
-  chunk.before = chunk.after = nullptr;
-}
-
-Space* space_at(size_t index) {
-  return index < kMaxSpaces ? g_spaces[index].load(std::memory_order_acquire) : nullptr;
-}
-
 Space* space_of(const Gate& gate) {
-  Space* found = nullptr;
-  visit_spaces([&](Space& space) {
-    if (space.gate == &gate) found = &space;
-    return found != nullptr;
-  });
-  return found;
+  return g_spaces.of(gate);
 }
 
 Space* make_space(Gate& gate) {
-  if (Space* known = space_of(gate)) return known;
-  const Lock lock(g_making);
-  if (Space* known = space_of(gate)) return known;
-  for (auto& place : g_spaces) {
-    if (place.load(std::memory_order_relaxed) != nullptr) continue;
-    auto* space = static_cast<Space*>(map_memory(sizeof(Space)));
-    if (space == nullptr) return nullptr;
-    space->gate = &gate;
-    space->device = -1;
-    place.store(space, std::memory_order_release);
-    return space;
-  }
-  return nullptr;
+  return g_spaces.make(gate);
 }
 
 void count_asked(Chunk& chunk, uint64_t bytes) {
@@ -149,8 +106,7 @@ uint64_t swap_resident(Gate& gate) {
 }
 
 void swap_reset_after_fork() {
-  g_making.reset_after_fork();
-  for (auto& place : g_spaces) place.store(nullptr, std::memory_order_relaxed);
+  g_spaces.reset_after_fork();
 }
 
 }  // namespace nvshare::interposer

@@ -5,6 +5,8 @@
 #include "interposer/swap_arena.h"
 #include "interposer/swap_extents.h"
 #include "interposer/swap_hash.h"
+#include "interposer/swap_list.h"
+#include "interposer/swap_per_gate.h"
 #include "interposer/sys.h"
 
 // What is known of memory that can move, as the files of the swap engine share it.
@@ -52,18 +54,7 @@ struct Chunk {
   Chunk* after = nullptr;
 };
 
-class ChunkList {
- public:
-  Chunk* first() const { return first_; }
-  Chunk* last() const { return last_; }
-  void append(Chunk& chunk);
-  void prepend(Chunk& chunk);
-  void remove(Chunk& chunk);
-
- private:
-  Chunk* first_ = nullptr;
-  Chunk* last_ = nullptr;
-};
+using ChunkList = List<Chunk>;
 
 // What we have in a context of the program's. Lives as long as its Space; the context may go.
 struct Lane {
@@ -145,16 +136,11 @@ struct Space {
 Space* space_of(const Gate& gate);
 // The gate's, made when there is none; null when there is no memory.
 Space* make_space(Gate& gate);
+extern PerGate<Space> g_spaces;
 // Calls visit(space) for each, until it answers true.
 template <typename Visit>
-void visit_spaces(Visit visit);
-Space* space_at(size_t index);  // null: no more
-
-template <typename Visit>
 void visit_spaces(Visit visit) {
-  for (size_t i = 0; Space* space = space_at(i); ++i) {
-    if (visit(*space)) return;
-  }
+  g_spaces.visit(visit);
 }
 
 // The following are called with the space's mutex held.

@@ -74,6 +74,7 @@ void FakeScheduler::drop_client(Client& client) {
 }
 
 bool FakeScheduler::hear(Client& client) {
+  if (client.left) return false;
   alignas(8) char packet[kMaxMessage];
   const int length = receive(client.socket, packet, false);
   if (length <= 0) return length == -EAGAIN;
@@ -91,6 +92,8 @@ void FakeScheduler::answer(Client& client, const Header* header) {
   if (as<Hello>(header) != nullptr) {
     if (client.welcome) complain("a second hello");
     client.allocated = as<Hello>(header)->allocated;
+    client.pinned = as<Hello>(header)->pinned;
+    client.resident = as<Hello>(header)->resident;
     return greet(client);
   }
   if (!client.welcome) return complain("a message before the hello");
@@ -105,14 +108,48 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     client.wants = released->more_work != 0;
     if (open_ && client.wants) give(client);
   } else if (const MemoryRequest* request = as<MemoryRequest>(header)) {
-    client.allocated += request->bytes;
-    auto reply = make<MemoryAvailable>();
-    reply.request = request->request;
-    send(client.socket, &reply.header, false);
+    take(client, *request);
   } else if (const MemoryFreed* freed = as<MemoryFreed>(header)) {
-    if (freed->bytes > client.allocated) complain("more freed than allocated");
-    client.allocated -= std::min<std::uint64_t>(freed->bytes, client.allocated);
+    take(client, *freed);
+  } else if (const MemoryMoved* moved = as<MemoryMoved>(header)) {
+    take(client, *moved);
   }
+}
+
+void FakeScheduler::take(Client& client, const MemoryRequest& request) {
+  const bool room = request.movable == 0 || !full_;
+  client.allocated += request.bytes;
+  if (request.movable == 0) client.pinned += request.bytes;
+  if (room) {
+    client.resident += request.bytes;
+    auto reply = make<MemoryAvailable>();
+    reply.request = request.request;
+    send(client.socket, &reply.header, false);
+  } else {
+    auto reply = make<MemoryWait>();
+    reply.request = request.request;
+    reply.missing = client.allocated - client.resident;
+    send(client.socket, &reply.header, false);
+  }
+}
+
+void FakeScheduler::take(Client& client, const MemoryFreed& freed) {
+  const bool sound = freed.bytes <= client.allocated && freed.resident <= client.resident &&
+                     freed.pinned <= client.pinned;
+  if (!sound) return complain("more freed than allocated");
+  client.allocated -= freed.bytes;
+  client.resident -= freed.resident;
+  client.pinned -= freed.pinned;
+}
+
+void FakeScheduler::take(Client& client, const MemoryMoved& moved) {
+  if (moved.order != client.order) return complain("moved without an order");
+  if (moved.out > client.resident) return complain("more moved out than there was");
+  client.resident += moved.in - moved.out;
+  if (client.resident > client.allocated) complain("more moved in than is allocated");
+  moved_.out += moved.out;
+  moved_.in += moved.in;
+  if (moved.done != 0) client.order = 0;
 }
 
 void FakeScheduler::greet(Client& client) {
@@ -133,6 +170,7 @@ void FakeScheduler::greet(Client& client) {
   put_text(welcome.tenant, sizeof welcome.tenant, "test");
   welcome.watch = watch_;
   welcome.when_lost = WhenLost::Run;
+  welcome.backend = backend_;
   send(client.socket, &welcome.header, true, page);
   ::close(page);
   client.welcome = true;
@@ -145,6 +183,35 @@ void FakeScheduler::give(Client& client) {
   client.wants = false;
   client.page->scheduler.grant.store(grant.grant);
   send(client.socket, &grant.header, false);
+}
+
+void FakeScheduler::backend(Backend which) {
+  const std::lock_guard hold(lock_);
+  backend_ = which;
+}
+
+void FakeScheduler::full(bool is) {
+  const std::lock_guard hold(lock_);
+  full_ = is;
+}
+
+FakeScheduler::Moved FakeScheduler::order(bool out, std::uint64_t bytes, Duration limit) {
+  std::unique_lock hold(lock_);
+  moved_ = {};
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->order = ++last_order_;
+    auto go_out = make<SwapOut>();
+    auto come_in = make<SwapIn>();
+    go_out.order = come_in.order = client->order;
+    go_out.bytes = come_in.bytes = bytes;
+    send(client->socket, out ? &go_out.header : &come_in.header, false);
+  }
+  moved_.done = changed_.wait_for(hold, limit, [&] {
+    return std::all_of(clients_.begin(), clients_.end(),
+                       [](const auto& client) { return client->order == 0; });
+  });
+  return moved_;
 }
 
 void FakeScheduler::watch(Watch how) {
@@ -182,6 +249,19 @@ bool FakeScheduler::close(Duration limit) {
   });
 }
 
+bool FakeScheduler::reconnect(std::size_t least, Duration limit) {
+  {
+    const std::lock_guard hold(lock_);
+    // The thread that serves them finds them gone, whatever they have said meanwhile.
+    for (const auto& client : clients_) {
+      client->left = true;
+      client->welcome = false;
+      ::shutdown(client->socket, SHUT_RDWR);
+    }
+  }
+  return wait_for_clients(least, limit);
+}
+
 std::size_t FakeScheduler::count(bool Client::*what) const {
   return static_cast<std::size_t>(std::count_if(
       clients_.begin(), clients_.end(), [&](const auto& client) { return (*client).*what; }));
@@ -207,11 +287,23 @@ std::string FakeScheduler::complaints() {
   return complaints_;
 }
 
-std::uint64_t FakeScheduler::allocated() {
+std::uint64_t FakeScheduler::sum(std::uint64_t Client::*what) {
   const std::lock_guard hold(lock_);
   std::uint64_t sum = 0;
-  for (const auto& client : clients_) sum += client->allocated;
+  for (const auto& client : clients_) sum += (*client).*what;
   return sum;
+}
+
+std::uint64_t FakeScheduler::allocated() {
+  return sum(&Client::allocated);
+}
+
+std::uint64_t FakeScheduler::pinned() {
+  return sum(&Client::pinned);
+}
+
+std::uint64_t FakeScheduler::resident() {
+  return sum(&Client::resident);
 }
 
 }  // namespace nvshare::integration

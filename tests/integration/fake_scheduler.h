@@ -22,6 +22,19 @@ class FakeScheduler {
   FakeScheduler(const FakeScheduler&) = delete;
   FakeScheduler& operator=(const FakeScheduler&) = delete;
 
+  // What becomes of the memory of those who connect from now on.
+  void backend(wire::Backend which);
+  // Whether there is no room now for memory that can move.
+  void full(bool is);
+  // Orders everybody's memory to be moved, and waits until that is over. The clients hold no grant.
+  struct Moved {
+    bool done = false;  // within the limit
+    std::uint64_t out = 0;
+    std::uint64_t in = 0;
+  };
+  Moved order_out(std::uint64_t bytes, Duration limit = 20s) { return order(true, bytes, limit); }
+  Moved order_in(std::uint64_t bytes, Duration limit = 20s) { return order(false, bytes, limit); }
+
   // How clients are watched from now on.
   void watch(wire::Watch how);
   // From now on whoever asks for a grant gets one; those who wait get theirs.
@@ -30,6 +43,9 @@ class FakeScheduler {
   // released within the limit.
   bool close(Duration limit = 20s);
 
+  // Breaks off with all clients, and waits until so many have come back.
+  bool reconnect(std::size_t least, Duration limit = 20s);
+
   // How many clients have asked for a grant and got none yet.
   std::size_t waiting();
   // Waits until there are so many clients, or so many that wait; false when not by then.
@@ -37,16 +53,23 @@ class FakeScheduler {
   bool wait_for_waiting(std::size_t least, Duration limit = 20s);
   // Messages that a scheduler would have refused; empty when all was well.
   std::string complaints();
-  // Bytes that programs have said they hold.
+  // Bytes that programs have said they hold; of these, those that can never leave the GPU, and
+  // those that are on it.
   std::uint64_t allocated();
+  std::uint64_t pinned();
+  std::uint64_t resident();
 
  private:
   struct Client {
     int socket = -1;
     bool welcome = false;
     bool wants = false;
+    bool left = false;
     std::uint64_t grant = 0;  // held; 0: none
     std::uint64_t allocated = 0;
+    std::uint64_t pinned = 0;
+    std::uint64_t resident = 0;
+    std::uint64_t order = 0;  // not over yet; 0: none
     wire::Page* page = nullptr;
   };
 
@@ -57,6 +80,11 @@ class FakeScheduler {
   void answer(Client& client, const wire::Header* header);
   void greet(Client& client);
   void give(Client& client);
+  void take(Client& client, const wire::MemoryRequest& request);
+  void take(Client& client, const wire::MemoryFreed& freed);
+  void take(Client& client, const wire::MemoryMoved& moved);
+  Moved order(bool out, std::uint64_t bytes, Duration limit);
+  std::uint64_t sum(std::uint64_t Client::*what);
   void complain(const std::string& what);
   void drop_client(Client& client);
   std::size_t count(bool Client::*what) const;
@@ -66,10 +94,14 @@ class FakeScheduler {
   std::mutex lock_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Client>> clients_;
+  wire::Backend backend_ = wire::Backend::Native;
   wire::Watch watch_ = wire::Watch::Metered;
+  bool full_ = false;
   bool open_ = true;
   bool end_ = false;
   std::uint64_t next_grant_ = 1;
+  std::uint64_t last_order_ = 0;
+  Moved moved_;  // since the last order was given
   std::string complaints_;
   std::thread thread_;
 };

@@ -93,11 +93,15 @@ std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes) {
   return data;
 }
 
-void SwapMachine::SetUpTestSuite() {
+void start_card() {
   setenv("NVSHARE_SOFTGPU_CARD", ("swap-" + std::to_string(getpid())).c_str(), 1);
   setenv("NVSHARE_SOFTGPU_MEMORY", "1Gi", 1);
   setenv("NVSHARE_SOFTGPU_COUNT", "2", 1);
   ASSERT_OK(real<FunctionId::cuInit>(0));
+}
+
+void SwapMachine::SetUpTestSuite() {
+  start_card();
 }
 
 void SwapMachine::SetUp() {
@@ -212,7 +216,7 @@ struct Told {
   const std::function<bool()>* on_progress;
 };
 
-bool note_progress(void* argument, const SwapMoved& moved) {
+bool note_progress(void* argument, SwapMoved& moved) {
   auto& told = *static_cast<Told*>(argument);
   told.sum.out += moved.out;
   told.sum.in += moved.in;

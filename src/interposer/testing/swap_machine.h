@@ -34,6 +34,9 @@ uint64_t driver_calls(FunctionId id);
 // Bytes that differ in every place, and from seed to seed. Seed 0: zeros.
 std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes);
 
+// A software GPU of this process's own, with two cards of 1 GiB.
+void start_card();
+
 // A context on a card of 1 GiB, and host memory to swap out to. At the end everything
 // is freed, and the card is as empty as it was.
 class SwapMachine : public ::testing::Test {

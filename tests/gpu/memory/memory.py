@@ -65,7 +65,10 @@ class Bench:
             if time.monotonic() - begin > limit:
                 self.stop()
             if shared:
-                last = self.status(environment) or last
+                now = self.status(environment)
+                # As long as there is something to be told about.
+                if now.get("gpus") and now["gpus"][0].get("clients", 0) == len(jobs):
+                    last = now
             time.sleep(0.5)
         seconds = time.monotonic() - begin
         texts = {}

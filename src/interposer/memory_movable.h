@@ -1,0 +1,42 @@
+#pragma once
+
+#include "interposer/link.h"
+#include "interposer/managed.h"
+
+// Memory that can leave the GPU, whichever way: by our own hand (swap.h) or by the driver's
+// (managed.h). A process has both when the scheduler chose anew between two connections.
+namespace nvshare::interposer {
+
+// What becomes of memory that the program asks for.
+struct Home {
+  Gate* gate = nullptr;
+  wire::Backend backend = wire::Backend::Native;
+
+  bool moves() const { return backend != wire::Backend::Native; }
+};
+// In the current context.
+Home home_of_memory();
+
+// Asks for the bytes and allocates them, in a home that moves. Plain memory, as the program sees
+// it.
+CUresult movable_allocate(const Home& home, uint64_t bytes, CUdeviceptr* address);
+// The same for unified memory that the program asked for itself, in a home that is `Managed`.
+CUresult movable_allocate_managed(const Home& home, uint64_t bytes, unsigned flags,
+                                  CUdeviceptr* address);
+
+inline SwapFreed movable_free(CUdeviceptr address) {
+  const SwapFreed freed = swap_free(address);
+  return freed.ours ? freed : managed_free(address);
+}
+
+inline SwapRange movable_range_of(CUdeviceptr address) {
+  const SwapRange range = swap_range_of(address);
+  return range.ours ? range : managed_range_of(address);
+}
+
+inline SwapFreed movable_context_gone(CUcontext context) {
+  const SwapFreed freed = swap_context_gone(context);
+  return freed.ours ? freed : managed_context_gone(context);
+}
+
+}  // namespace nvshare::interposer
