@@ -268,12 +268,12 @@ TEST_F(Swap, AContextTakesItsMemoryWithIt) {
   ASSERT_OK(real<FunctionId::cuCtxPopCurrent_v2>(&popped));
   allocate(3 * kMiB, 1);
   EXPECT_TRUE(swap_out(
-      gate, ~uint64_t{0}, [](void*, const SwapMoved&) { return true; }, nullptr));
+      gate, ~uint64_t{0}, [](void*, SwapMoved&) { return true; }, nullptr));
   EXPECT_TRUE(swap_in(
-      gate, ~uint64_t{0}, [](void*, const SwapMoved&) { return true; }, nullptr));
+      gate, ~uint64_t{0}, [](void*, SwapMoved&) { return true; }, nullptr));
   swap_context_leaving(second, true);
   EXPECT_TRUE(swap_out(
-      gate, ~uint64_t{0}, [](void*, const SwapMoved&) { return true; }, nullptr));
+      gate, ~uint64_t{0}, [](void*, SwapMoved&) { return true; }, nullptr));
   EXPECT_EQ(swap_absent(gate), 3 * kMiB) << "the one that is leaving is left alone";
   ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(second));
   const SwapFreed freed = swap_context_gone(second);
@@ -338,7 +338,7 @@ TEST_F(Swap, OtherGatesHaveNothing) {
   EXPECT_EQ(swap_absent(other), 0u);
   EXPECT_EQ(swap_resident(other), 0u);
   EXPECT_TRUE(swap_in(
-      other, 1, [](void*, const SwapMoved&) { return true; }, nullptr));
+      other, 1, [](void*, SwapMoved&) { return true; }, nullptr));
 }
 
 }  // namespace
