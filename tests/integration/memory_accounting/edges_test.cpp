@@ -295,7 +295,7 @@ TEST_F(MemoryEdges, TheChildOfAForkKnowsNothing) {
   const CUdeviceptr address = allocate(kMiB);
   memory_reset_after_fork();
   EXPECT_EQ(g_books.records.size(), 0u);
-  g_accounts[0].allocated = 0;
+  g_accounts[0].allocated = g_accounts[0].pinned = 0;
   EXPECT_OK(own::cuMemFree_v2(address));
   EXPECT_EQ(allocated(), 0u);
   const CUdeviceptr again = allocate(kMiB);

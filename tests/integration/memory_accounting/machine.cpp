@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "interposer/records.h"
 #include "softgpu/driver.h"
 
 namespace nvshare::interposer {
@@ -81,6 +82,11 @@ std::atomic<Gate*> g_only_gate{nullptr};
 Passage::Passage(Destination) {}
 Passage::~Passage() {}
 
+std::atomic<int> g_captures{0};
+bool stopped_looking() {
+  return false;
+}
+
 Account g_accounts[kDevices];
 
 Gate* gate_of_device(CUdevice device) {
@@ -93,18 +99,28 @@ Gate* gate_of_current_device() {
                                                                    : nullptr;
 }
 
-bool memory_request(Gate& gate, uint64_t bytes) {
+Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
   Account& account = account_of(gate);
   account.requests += 1;
   uint64_t before = account.allocated;
   do {
-    if (account.limit != 0 && bytes > account.limit - before) return false;
+    if (account.limit != 0 && bytes > account.limit - before) return Given::Refused;
   } while (!account.allocated.compare_exchange_weak(before, before + bytes));
-  return true;
+  if (!movable) account.pinned += bytes;
+  const bool absent = movable && account.full;
+  if (absent) account.absent += bytes;
+  return absent ? Given::Absent : Given::Room;
 }
 
-void memory_freed(Gate& gate, uint64_t bytes) {
-  account_of(gate).allocated -= bytes;
+void memory_freed(Gate& gate, const Gone& gone) {
+  Account& account = account_of(gate);
+  account.allocated -= gone.bytes;
+  account.pinned -= gone.pinned;
+  account.absent -= gone.bytes - gone.resident;
+}
+
+wire::Backend memory_backend(const Gate& gate) {
+  return account_of(gate).backend;
 }
 
 MemoryView memory_view(Gate& gate) {
@@ -135,7 +151,12 @@ void Machine::SetUpTestSuite() {
 }
 
 void Machine::SetUp() {
-  for (Account& account : g_accounts) account.limit = account.allocated = account.requests = 0;
+  for (Account& account : g_accounts) {
+    account.limit = account.requests = 0;
+    account.allocated = account.pinned = account.absent = 0;
+    account.full = false;
+    account.backend = wire::Backend::Native;
+  }
   context = new_context(0);
 }
 
@@ -143,7 +164,11 @@ void Machine::TearDown() {
   if (context != nullptr) {
     EXPECT_OK(destroy_context(context));
   }
-  for (int device = 0; device < kDevices; ++device) EXPECT_EQ(allocated(device), 0u);
+  for (const Account& account : g_accounts) {
+    EXPECT_EQ(account.allocated, 0u);
+    EXPECT_EQ(account.pinned, 0u);
+    EXPECT_EQ(account.absent, 0u);
+  }
   const Lock lock(g_books.mutex);
   EXPECT_EQ(g_books.records.size(), 0u);
   EXPECT_EQ(g_books.physicals.size(), 0u);

@@ -11,8 +11,8 @@
 #include "interposer/memory.h"
 #include "interposer/memory_count.h"
 
-// The interposer's bodies for memory, on the software GPU's driver and with a scheduler of two
-// numbers: what is allowed on a device, and what is allocated there.
+// The interposer's bodies for memory, on the software GPU's driver and with a scheduler of a few
+// numbers: what is allowed on a device, what is allocated there, and where it is.
 namespace nvshare::interposer {
 
 #define EXPECT_OK(call) EXPECT_EQ((call), CUDA_SUCCESS)
@@ -25,7 +25,11 @@ inline constexpr int kDevices = 2;
 struct Account {
   std::atomic<uint64_t> limit{0};  // 0: none
   std::atomic<uint64_t> allocated{0};
+  std::atomic<uint64_t> pinned{0};  // of these, never to leave the GPU
+  std::atomic<uint64_t> absent{0};  // of these, not on the GPU
   std::atomic<uint64_t> requests{0};
+  std::atomic<bool> full{false};  // there is no room for what can wait
+  std::atomic<wire::Backend> backend{wire::Backend::Native};
 };
 extern Account g_accounts[kDevices];
 
