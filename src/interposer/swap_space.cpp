@@ -18,6 +18,7 @@ ChunkList* list_of(Space& space, Where where) {
       return &space.away;
     case Where::kLeaving:
     case Where::kComing:
+    case Where::kPinned:
       break;
   }
   return nullptr;
@@ -38,8 +39,7 @@ void leave_list(Chunk& chunk) {
   if (ChunkList* list = list_of(space, chunk.where)) list->remove(chunk);
   if (is_moving(chunk.where)) {
     chunk.region->moving -= 1;
-    space.finished.fetch_add(1);
-    futex_wake(space.finished, kEveryone);
+    wake_waiters(space);
   }
 }
 
@@ -134,6 +134,21 @@ void remove_chunks(Region& region) {
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) leave_list(*chunk);
 }
 
+void wake_waiters(Space& space) {
+  space.finished.fetch_add(1);
+  futex_wake(space.finished, kEveryone);
+}
+
+void wait_until_still(Region& region) {
+  Space& space = *region.space;
+  while (region.moving > 0) {
+    const uint32_t seen = space.finished.load();
+    space.mutex.unlock();
+    futex_wait(space.finished, seen);
+    space.mutex.lock();
+  }
+}
+
 uint64_t swap_absent(Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
@@ -150,6 +165,7 @@ uint64_t swap_resident(Gate& gate) {
 
 void swap_reset_after_fork() {
   g_making.reset_after_fork();
+  forget_backings();
   for (auto& place : g_spaces) place.store(nullptr, std::memory_order_relaxed);
 }
 
