@@ -73,9 +73,9 @@ std::vector<T> list(const Json& object, const char* key, T (*read)(const Json&))
 }
 
 SchedulerInfo scheduler_of(const Json& json) {
-  return {text(json, "version"),        whole(json, "pid"),   time(json, "uptime"),
-          flag(json, "private", false), text(json, "policy"), flag(json, "scheduling", true),
-          text(json, "run_directory")};
+  return {text(json, "version"),        whole(json, "pid"),        time(json, "uptime"),
+          flag(json, "private", false), text(json, "policy"),      flag(json, "scheduling", true),
+          text(json, "run_directory"),  bytes(json, "arena_used"), bytes(json, "arena_limit")};
 }
 
 GpuInfo gpu_of(const Json& json) {
@@ -86,13 +86,15 @@ GpuInfo gpu_of(const Json& json) {
           some_bytes(json, "memory_used"),
           number(json, "utilisation"),
           whole(json, "clients"),
-          whole(json, "running")};
+          whole(json, "running"),
+          bytes(json, "swapped")};
 }
 
 ProcessInfo process_of(const Json& json) {
-  return {whole(json, "pid"),  text(json, "program"),    whole(json, "gpu"),
-          text(json, "state"), bytes(json, "allocated"), bytes(json, "resident"),
-          time(json, "used"),  time(json, "held"),       whole(json, "holds")};
+  return {whole(json, "pid"),     text(json, "program"),    whole(json, "gpu"),
+          text(json, "state"),    bytes(json, "allocated"), bytes(json, "resident"),
+          time(json, "used"),     time(json, "held"),       whole(json, "holds"),
+          bytes(json, "swapped"), bytes(json, "pinned")};
 }
 
 TenantInfo tenant_of(const Json& json) {

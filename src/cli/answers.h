@@ -19,6 +19,8 @@ struct SchedulerInfo {
   std::string policy;
   bool scheduling = true;
   std::string run_directory;
+  Bytes arena_used;  // host memory for what is swapped out
+  Bytes arena_limit;
 };
 
 struct GpuInfo {
@@ -30,6 +32,7 @@ struct GpuInfo {
   std::optional<double> utilisation;  // percent
   long clients = 0;
   long running = 0;
+  Bytes swapped;
 };
 
 struct ProcessInfo {
@@ -42,6 +45,8 @@ struct ProcessInfo {
   Duration used{};
   Duration held{};
   long holds = 0;
+  Bytes swapped;
+  Bytes pinned;
 };
 
 struct TenantInfo {

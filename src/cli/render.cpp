@@ -33,10 +33,15 @@ std::string of_limit(std::optional<Bytes> used, std::optional<Bytes> limit) {
   return fmt::format("{} / {}", size(used), size(limit));
 }
 
-Bytes allocated(const TenantInfo& tenant) {
+Bytes sum_of(const TenantInfo& tenant, Bytes ProcessInfo::*what) {
   Bytes sum;
-  for (const ProcessInfo& one : tenant.processes) sum += one.allocated;
+  for (const ProcessInfo& one : tenant.processes) sum += one.*what;
   return sum;
+}
+
+// Most of the time nothing.
+std::string some_or_none(Bytes bytes) {
+  return bytes.count > 0 ? to_text(bytes) : "-";
 }
 
 // Of several processes the busiest speaks for the tenant.
@@ -60,12 +65,20 @@ Cell state_cell(std::string state) {
   return {std::move(state), look};
 }
 
+// Nothing as long as nobody needs any.
+std::string arena_text(const SchedulerInfo& scheduler) {
+  if (scheduler.arena_used.count <= 0) return "";
+  return fmt::format(", host memory {} / {}", to_text(scheduler.arena_used),
+                     to_text(scheduler.arena_limit));
+}
+
 std::string scheduler_line(const SchedulerInfo& scheduler) {
-  return fmt::format(
-      "nvshare-scheduler {} ({}, {}), policy {}, up {}{}\n",
-      short_text(scheduler.version, kNameWidth), scheduler.is_private ? "private" : "system",
-      short_text(scheduler.run_directory, 100), short_text(scheduler.policy, kNameWidth),
-      long_time(scheduler.uptime), scheduler.scheduling ? "" : ", SCHEDULING IS OFF");
+  return fmt::format("nvshare-scheduler {} ({}, {}), policy {}, up {}{}{}\n",
+                     short_text(scheduler.version, kNameWidth),
+                     scheduler.is_private ? "private" : "system",
+                     short_text(scheduler.run_directory, 100),
+                     short_text(scheduler.policy, kNameWidth), long_time(scheduler.uptime),
+                     arena_text(scheduler), scheduler.scheduling ? "" : ", SCHEDULING IS OFF");
 }
 
 std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
@@ -73,12 +86,14 @@ std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
   std::vector<std::vector<Cell>> rows;
   for (const GpuInfo& gpu : gpus) {
     rows.push_back({fmt::format("{}", gpu.index), short_text(gpu.name, kNameWidth),
-                    of_limit(gpu.memory_used, gpu.memory), percent(gpu.utilisation),
-                    fmt::format("{}", gpu.clients), fmt::format("{}", gpu.running)});
+                    of_limit(gpu.memory_used, gpu.memory), some_or_none(gpu.swapped),
+                    percent(gpu.utilisation), fmt::format("{}", gpu.clients),
+                    fmt::format("{}", gpu.running)});
   }
   return table_text({{"GPU", true},
                      {"MODEL"},
                      {"MEMORY", true},
+                     {"SWAPPED", true},
                      {"BUSY", true},
                      {"PROCESSES", true},
                      {"RUNNING", true}},
@@ -89,16 +104,18 @@ std::string tenants_text(const std::vector<TenantInfo>& tenants, bool colour) {
   if (tenants.empty()) return "no program runs under nvshare\n";
   std::vector<std::vector<Cell>> rows;
   for (const TenantInfo& tenant : tenants) {
-    rows.push_back({short_text(tenant.name, kNameWidth),
-                    tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-",
-                    percent(tenant.share), of_limit(allocated(tenant), tenant.memory),
-                    fmt::format("{}", tenant.priority), state_cell(state_of(tenant)),
-                    fmt::format("{}", tenant.processes.size())});
+    rows.push_back(
+        {short_text(tenant.name, kNameWidth),
+         tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-", percent(tenant.share),
+         of_limit(sum_of(tenant, &ProcessInfo::allocated), tenant.memory),
+         some_or_none(sum_of(tenant, &ProcessInfo::swapped)), fmt::format("{}", tenant.priority),
+         state_cell(state_of(tenant)), fmt::format("{}", tenant.processes.size())});
   }
   return table_text({{"NAME"},
                      {"CORES", true},
                      {"GETS", true},
                      {"MEMORY", true},
+                     {"SWAPPED", true},
                      {"PRIORITY", true},
                      {"STATE"},
                      {"PROCESSES", true}},
@@ -131,7 +148,8 @@ std::string processes_text(const Status& status, bool colour) {
       rows.push_back({fmt::format("{}", one.pid), short_text(tenant.name, kNameWidth),
                       short_text(one.program, kProgramWidth), fmt::format("{}", one.gpu),
                       state_cell(short_text(one.state, kProgramWidth)), to_text(one.allocated),
-                      to_text(one.resident), to_text(one.used), to_text(one.held)});
+                      to_text(one.resident), some_or_none(one.pinned), to_text(one.used),
+                      to_text(one.held)});
     }
   }
   if (rows.empty()) return "no program runs under nvshare\n";
@@ -142,6 +160,7 @@ std::string processes_text(const Status& status, bool colour) {
                      {"STATE"},
                      {"MEMORY", true},
                      {"ON GPU", true},
+                     {"PINNED", true},
                      {"USED", true},
                      {"HELD BACK", true}},
                     rows, colour);

@@ -10,16 +10,18 @@ namespace {
 
 Status example() {
   Status status;
-  status.scheduler = {"0.1.0", 1, 3725s, true, "metered", true, "/tmp/nvshare-1000"};
-  status.gpus = {{0, "GPU-0", "NVIDIA H200", gib(140), gib(3), 97.04, 2, 1},
-                 {1, "GPU-1", "NVIDIA H200", gib(140), std::nullopt, std::nullopt, 0, 0}};
+  status.scheduler = {"0.1.0", 1,      3725s, true, "metered", true, "/tmp/nvshare-1000",
+                      gib(1),  gib(64)};
+  status.gpus = {{0, "GPU-0", "NVIDIA H200", gib(140), gib(3), 97.04, 2, 1, mib(512)},
+                 {1, "GPU-1", "NVIDIA H200", gib(140), std::nullopt, std::nullopt, 0, 0, {}}};
   TenantInfo train;
   train.name = "train";
   train.cores = 40;
   train.memory = gib(4);
   train.share = 39.84;
-  train.processes = {{4711, "python", 0, "running", gib(1), mib(512), 5s, 7ms, 120},
-                     {4712, "python", 1, "idle", gib(1), gib(1), 0ns, 0ns, 0}};
+  train.processes = {
+      {4711, "python", 0, "running", gib(1), mib(512), 5s, 7ms, 120, mib(512), mib(64)},
+      {4712, "python", 1, "idle", gib(1), gib(1), 0ns, 0ns, 0, {}, {}}};
   TenantInfo serve;
   serve.name = "a-service-with-a-name-that-is-much-too-long";
   serve.priority = 3;
@@ -30,21 +32,24 @@ Status example() {
 }
 
 TEST(Render, Status) {
-  EXPECT_EQ(
-      status_text(example(), false),
-      "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min\n"
-      "\n"
-      "GPU  MODEL               MEMORY   BUSY  PROCESSES  RUNNING\n"
-      "  0  NVIDIA H200  3GiB / 140GiB  97.0%          2        1\n"
-      "  1  NVIDIA H200     - / 140GiB      -          0        0\n"
-      "\n"
-      "NAME                          CORES   GETS       MEMORY  PRIORITY  STATE    PROCESSES\n"
-      "train                           40%  39.8%  2GiB / 4GiB         0  running          2\n"
-      "a-service-with-a-name-that..      -      -       0B / -         3  paused           0\n"
-      "\n"
-      "not under nvshare:\n"
-      "PID  PROGRAM  GPU  MEMORY\n"
-      " 99  xorg       0    1MiB\n");
+  EXPECT_EQ(status_text(example(), false),
+            "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min, "
+            "host memory 1GiB / 64GiB\n"
+            "\n"
+            "GPU  MODEL               MEMORY  SWAPPED   BUSY  PROCESSES  RUNNING\n"
+            "  0  NVIDIA H200  3GiB / 140GiB   512MiB  97.0%          2        1\n"
+            "  1  NVIDIA H200     - / 140GiB        -      -          0        0\n"
+            "\n"
+            "NAME                          CORES   GETS       MEMORY  SWAPPED  PRIORITY  STATE    "
+            "PROCESSES\n"
+            "train                           40%  39.8%  2GiB / 4GiB   512MiB         0  running  "
+            "        2\n"
+            "a-service-with-a-name-that..      -      -       0B / -        -         3  paused   "
+            "        0\n"
+            "\n"
+            "not under nvshare:\n"
+            "PID  PROGRAM  GPU  MEMORY\n"
+            " 99  xorg       0    1MiB\n");
 }
 
 TEST(Render, StatusOfNothing) {
@@ -59,9 +64,9 @@ TEST(Render, StatusOfNothing) {
 
 TEST(Render, Processes) {
   EXPECT_EQ(processes_text(example(), false),
-            " PID  NAME   PROGRAM  GPU  STATE    MEMORY  ON GPU   USED  HELD BACK\n"
-            "4711  train  python     0  running    1GiB  512MiB  5.00s      7.0ms\n"
-            "4712  train  python     1  idle       1GiB    1GiB    0ns        0ns\n");
+            " PID  NAME   PROGRAM  GPU  STATE    MEMORY  ON GPU  PINNED   USED  HELD BACK\n"
+            "4711  train  python     0  running    1GiB  512MiB   64MiB  5.00s      7.0ms\n"
+            "4712  train  python     1  idle       1GiB    1GiB       -    0ns        0ns\n");
 }
 
 TEST(Render, ColourChangesNoLetterAndNoPlace) {

@@ -15,6 +15,7 @@
 #include "cli/private_scheduler.h"
 #include "cli/supervise.h"
 #include "cli/tenant_link.h"
+#include "config/backend.h"
 #include "wire/channel.h"
 
 namespace nvshare::cli {
@@ -27,6 +28,7 @@ constexpr int kBetweenTries = 50;  // milliseconds
 struct Wanted {
   std::string name;
   LimitWish limits;
+  wire::Backend backend = wire::Backend::Default;
   std::vector<std::string> words;
 };
 
@@ -40,6 +42,14 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
   Wanted wanted;
   wanted.words = arguments.positionals();
   wanted.limits = read_limits(arguments, wrong);
+  if (const auto text = arguments.value("backend")) {
+    const auto backend = config::backend_by_name(*text);
+    if (!backend) {
+      wrong.push_back(
+          fmt::format("--backend: '{}' is not one of {}", *text, config::kBackendNames));
+    }
+    wanted.backend = backend.value_or(wire::Backend::Default);
+  }
   wanted.name = arguments.value("name").value_or(default_name(wanted.words[0], ::getpid()));
   if (const auto named = check_run_name(wanted.name); !named) {
     wrong.push_back(fmt::format("'{}': {}", wanted.name, named.error().message));
@@ -72,7 +82,7 @@ Result<Tenancy> take_part(const RunDirectory& directory, const Wanted& wanted) {
   for (int tries = 1;; ++tries) {
     auto connection = connect_or_start(directory);
     if (!connection) return connection.error();
-    auto joined = begin_run(connection->get(), wanted.name, wanted.limits);
+    auto joined = begin_run(connection->get(), wanted.name, wanted.limits, wanted.backend);
     if (!joined) return joined.error();
     if (joined->closed && tries == kTries) return Error{joined->refusal};
     if (!joined->closed) return Tenancy{std::move(*connection), std::move(*joined)};
@@ -86,7 +96,7 @@ UniqueFd take_part_again(const std::string& directory, const Wanted& wanted) {
   if (!path) return UniqueFd();
   UniqueFd connection(wire::connect_to(path->c_str()));
   if (!connection) return UniqueFd();
-  const auto joined = begin_run(connection.get(), wanted.name, wanted.limits);
+  const auto joined = begin_run(connection.get(), wanted.name, wanted.limits, wanted.backend);
   return joined && joined->accepted ? std::move(connection) : UniqueFd();
 }
 
@@ -144,6 +154,9 @@ Command run_command() {
   spec.positionals = {{"CMD", "the program, with its arguments", false}};
   spec.options = {{"name", 'n', "NAME", "what to call it; default: the program and a number"}};
   for (const Option& option : limit_options()) spec.options.push_back(option);
+  spec.options.push_back({"backend", 0, "NAME",
+                          "what becomes of its memory: native stays on the GPU, swap can leave it, "
+                          "managed is unified memory"});
   spec.takes_program = true;
   spec.more =
       "Without a scheduler that answers, a private one is started; it ends by itself.\n"

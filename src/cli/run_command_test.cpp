@@ -53,6 +53,14 @@ TEST_F(Run, StartsAPrivateSchedulerAndEndsAsTheProgramDid) {
       << "the second program uses the first one's scheduler";
 }
 
+TEST_F(Run, TheMemoryBackendReachesTheScheduler) {
+  EXPECT_EQ(run({"--name", "one", "--backend", "native", "--", "true"}).code(), 0);
+  EXPECT_EQ(installed_.runs(), "one 0 100 0 backend 1\n");
+  EXPECT_NE(run({"--backend", "disk", "--", "true"})
+                .output.find("--backend: 'disk' is not one of native, swap, managed"),
+            std::string::npos);
+}
+
 TEST_F(Run, WithoutWishesATenantIsNamedAfterTheProgramAndHasNoLimits) {
   Process process = start({"sh", "-c", "exit 0"});
   const pid_t pid = process.pid();

@@ -96,7 +96,8 @@ Command status_command() {
   };
   spec.more =
       "CORES is the share of GPU time that a tenant may have, GETS what it had in the last\n"
-      "second or so. The JSON is the answer to \"status\" in docs/protocol.md without \"ok\":\n"
+      "second or so; SWAPPED is what of its memory is on the host now. The JSON is the answer to "
+      "\"status\" in docs/protocol.md without \"ok\":\n"
       "bytes, nanoseconds and percent; with --watch one line for each look.\n\n"
       "examples:\n"
       "  nvshare status\n"
@@ -110,8 +111,9 @@ Command ps_command() {
   spec.name = "ps";
   spec.summary = "List the processes that share GPUs";
   spec.more =
-      "MEMORY is what a process has allocated, ON GPU how much of it is there now; USED is GPU\n"
-      "time, HELD BACK how long its threads waited for their turn.";
+      "MEMORY is what a process has allocated, ON GPU how much of it is there now, PINNED\n"
+      "what can never leave; USED is GPU time, HELD BACK how long its threads waited for their "
+      "turn.";
   return {spec, run_ps};
 }
 

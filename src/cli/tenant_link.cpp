@@ -35,7 +35,8 @@ int receive(int connection, void* packet) {
 
 }  // namespace
 
-Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish) {
+Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
+                         wire::Backend backend) {
   auto begin = wire::make<wire::RunBegin>();
   begin.magic = wire::kMagic;
   begin.major = wire::kMajor;
@@ -44,6 +45,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
   begin.memory_limit = wish.memory ? static_cast<uint64_t>(wish.memory->count) : 0;
   begin.core_limit = wish.cores.value_or(100);
   begin.priority = wish.priority.value_or(0);
+  begin.backend = backend;
   // A scheduler that says why before it closes may have done so already: read on in any case.
   wire::send(connection, &begin.header, true);
   const auto deadline = Clock::now() + kAnswersWithin;

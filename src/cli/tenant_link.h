@@ -5,6 +5,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "cli/limits.h"
+#include "wire/messages.h"
 
 namespace nvshare::cli {
 
@@ -18,6 +19,7 @@ struct Joined {
 
 // Asks for a tenant on a fresh connection to the program socket. The tenant lasts as long as the
 // connection and the processes below this one. An error when no answer comes.
-Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish);
+Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
+                         wire::Backend backend = wire::Backend::Default);
 
 }  // namespace nvshare::cli

@@ -101,6 +101,10 @@ class Core::Impl {
     return it == clients_.end() ? std::nullopt : std::optional(view_of(it->second));
   }
   Snapshot snapshot() const;
+  std::optional<Bytes> safe_limit(GpuId id) const {
+    const auto it = gpus_.find(id);
+    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
+  }
   const Config& config() const { return config_; }
 
  private:
@@ -532,6 +536,9 @@ Result<std::string> Core::explain(ClientId client, Time now) const {
 }
 std::optional<ClientView> Core::view(ClientId client) const {
   return impl_->view(client);
+}
+std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
+  return impl_->safe_limit(gpu);
 }
 Snapshot Core::snapshot() const {
   return impl_->snapshot();

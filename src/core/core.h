@@ -41,6 +41,8 @@ class Core {
   // One client, or nothing when it is not known; all there is.
   std::optional<ClientView> view(ClientId client) const;
   Snapshot snapshot() const;
+  // What clients can have on the GPU together.
+  std::optional<Bytes> safe_limit(GpuId gpu) const;
   const Config& config() const;
 
  private:

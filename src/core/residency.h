@@ -30,7 +30,7 @@ class Residency {
   Residency(const Config& config, Bytes total) : config_(config), total_(total) {}
 
   Bytes safe_limit() const;
-  Bytes free() const { return safe_limit() - resident_ - incoming_; }
+  Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_; }
   Bytes resident() const { return resident_; }
   Bytes incoming() const { return incoming_; }
   Bytes link_per_second() const { return link_.value_or(config_.link_per_second); }
@@ -38,6 +38,7 @@ class Residency {
 
   void set_overhead(Bytes overhead) {
     overhead_ = overhead;
+    measured_processes_ = processes_;
     stale_ = true;
   }
   void config_changed() { stale_ = true; }
@@ -98,6 +99,7 @@ class Residency {
   void enter(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now);
   void set_resident(Client& client, Bytes resident);
   void set_incoming(Client& client, Bytes incoming);
+  void set_undone(Client& client, Bytes undone);
   void send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
   void bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
   void watch(Client& client, Time now);
@@ -126,11 +128,13 @@ class Residency {
   const Config& config_;
   Bytes total_;
   std::optional<Bytes> overhead_;
-  std::optional<Bytes> link_;  // measured
+  int measured_processes_ = 0;  // that were there then
+  std::optional<Bytes> link_;   // measured
   int processes_ = 0;
   Bytes resident_;
   Bytes incoming_;
   Bytes leaving_;  // outgoing and planned
+  Bytes undone_;
   Bytes pinned_;
   Bytes stalled_;      // held by or promised to clients that do not move it
   bool stale_ = true;  // something has changed since the last plan

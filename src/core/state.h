@@ -132,6 +132,7 @@ struct Client {
   bool stalled = false;          // it has not; nobody counts on it any more
   Bytes stalled_bytes{};
   bool moved_some = false;          // since it was last without orders
+  Bytes undone{};                   // of orders that are over; its room is kept until the last is
   bool admitted = false;            // was let in and is not complete yet
   Duration rest{};                  // how long it rests when it cannot move what it was told to
   std::optional<Time> rests_until;  // nothing is ordered before

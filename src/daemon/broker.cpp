@@ -22,6 +22,9 @@ std::optional<Error> bad_hello(const wire::Hello& hello) {
   if (hello.allocated > static_cast<std::uint64_t>(core::kMostMemory.count)) {
     return Error{"more memory allocated than any GPU has"};
   }
+  if (hello.pinned > hello.resident || hello.resident > hello.allocated) {
+    return Error{"more memory on the GPU than it has allocated"};
+  }
   return std::nullopt;
 }
 
@@ -182,14 +185,17 @@ Result<TenantId> Broker::tenant_for(const TenantName& name, const core::Limits& 
   return add_tenant(name, limits, now);
 }
 
-Result<TenantId> Broker::begin_run(const TenantName& name, const core::Limits& limits, Time now) {
+Result<TenantId> Broker::begin_run(const TenantName& name, const core::Limits& limits, Time now,
+                                   wire::Backend backend) {
   if (find_tenant(name.name) != nullptr) {
     return Error{fmt::format(
         "the name '{}' is taken by another tenant that runs now: give another with --name",
         name.name)};
   }
   const auto id = add_tenant(name, limits, now);
-  if (id) tenants_.at(*id).open = true;
+  if (!id) return id;
+  tenants_.at(*id).open = true;
+  tenants_.at(*id).backend = backend;
   return id;
 }
 
@@ -248,6 +254,7 @@ Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time no
                                {"memory", limits.memory ? limits.memory->count : 0},
                                {"priority", limits.priority}});
   show_limits(tenant);
+  for (const ClientId client : tenant.clients) book_rest(clients_.at(client), now);
   for (const auto& [gpu_id, gpu] : gpus_) update_watch(gpu);
   return {};
 }
@@ -292,7 +299,12 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.program = printable(hello.program, sizeof hello.program);
   client.page = &page;
   client.own_limit = own_limit(hello);
+  client.backend = tenant.backend == wire::Backend::Default ? backend_ : tenant.backend;
   client.allocated = Bytes{static_cast<std::int64_t>(hello.allocated)};
+  client.pinned = Bytes{static_cast<std::int64_t>(hello.pinned)};
+  client.resident = Bytes{static_cast<std::int64_t>(hello.resident)};
+  // What is not on the GPU is in host memory that it was given before.
+  client.arena = client.arena_made = client.allocated - client.resident;
   tenant.clients.insert(id);
   gpus_.at(gpu).clients.insert(id);
   page.magic = wire::kPageMagic;
@@ -322,7 +334,8 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
                                   {"uid", client.uid},
                                   {"gpu", gpu->value},
                                   {"program", client.program},
-                                  {"allocated", client.allocated.count}});
+                                  {"allocated", client.allocated.count},
+                                  {"resident", client.resident.count}});
   if (client.booked != client.allocated) {
     log_.warn("client_over_limit", {{"client", client.id.value},
                                     {"tenant", of.is.name},
@@ -335,6 +348,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   welcome.minor = wire::kMinor;
   welcome.client = client.id.value;
   welcome.watch = client.watch;
+  welcome.backend = client.backend;
   wire::put_text(welcome.tenant, sizeof welcome.tenant, of.is.name.c_str());
   return welcome;
 }

@@ -9,6 +9,8 @@
 
 #include "base/result.h"
 #include "core/core.h"
+#include "daemon/arena_policy.h"
+#include "daemon/host_arena.h"
 #include "daemon/log.h"
 #include "daemon/records.h"
 #include "wire/messages.h"
@@ -21,6 +23,8 @@ class Outbox {
  public:
   virtual ~Outbox() = default;
   virtual void send(ClientId client, const wire::Header& message) = 0;
+  // With a descriptor, which stays the caller's.
+  virtual void hand_over(ClientId client, const wire::Header& message, int descriptor) = 0;
   virtual void disconnect(ClientId client, std::string_view why) = 0;
   // The client's process ignores what it is told: end it.
   virtual void end(ClientId client) = 0;
@@ -54,7 +58,8 @@ class Broker {
   // there are too many.
   Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now);
   // `nvshare run` makes a tenant and keeps it. An error when the name cannot be had.
-  Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now);
+  Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now,
+                             wire::Backend backend = wire::Backend::Default);
   void end_run(TenantId tenant, Time now);
   const TenantRecord* find_tenant(std::string_view name) const;
   // What all its processes together have there.
@@ -70,6 +75,19 @@ class Broker {
   // A packet as it came (looked at); null for one that lies about its length.
   void packet(ClientId client, const wire::Header* header, Time now);
   void leave(ClientId client, Time now);
+
+  // --- memory
+  // What becomes of the memory of programs that come from now on, unless their run says otherwise.
+  void set_backend(wire::Backend backend) { backend_ = backend; }
+  // Without one there is no host memory to swap out to. `arena` outlives the broker.
+  void set_arena(HostArena& arena) { arena_ = &arena; }
+  // A piece is there; the descriptor stays the caller's.
+  void arena_ready(ClientId client, int descriptor, Bytes bytes);
+  void arena_failed(ClientId client, Bytes bytes, std::string_view why);
+  // What clients have of the arena, with what is being made.
+  Bytes arena_used() const;
+  Bytes arena_given() const;  // without
+  const HostArena* arena() const { return arena_; }
 
   // --- the scheduler itself
   std::optional<Time> next_wakeup() const { return core_.next_wakeup(); }
@@ -97,15 +115,28 @@ class Broker {
   void take(ClientRecord& client, const wire::Released& message, Time now);
   void take(ClientRecord& client, const wire::MemoryRequest& message, Time now);
   void take(ClientRecord& client, const wire::MemoryFreed& message, Time now);
+  void take(ClientRecord& client, const wire::MemoryMoved& message, Time now);
+
+  // Memory.
   struct Refusal {
     Bytes allowed{};  // more than it has
     std::string why;
   };
-  std::optional<Refusal> grow(ClientRecord& client, Bytes bytes, Time now);
+  std::optional<Refusal> refuse(const ClientRecord& client, std::uint64_t bytes,
+                                bool movable) const;
+  std::optional<Refusal> no_host_memory(const ClientRecord& client, Bytes bytes) const;
+  void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
+  void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
   void refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
   void book_rest(ClientRecord& client, Time now);
-  void set_booked(ClientRecord& client, Bytes booked, Time now);
+  void book_less(ClientRecord& client, Time now);
+  static Bytes booked_pinned(const ClientRecord& client);
+  static Bytes booked_resident(const ClientRecord& client);
+  void order(ClientId client, bool out, Bytes bytes, const core::Reason& why);
+  // The GPU, if a client on it grew by that much.
+  ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {}) const;
+  void fill_arena();
   void disconnect(const ClientRecord& client, std::string_view why);
 
   // Decisions.
@@ -115,14 +146,17 @@ class Broker {
   void act(const core::Place&, const core::Reason&, Time) {}
   void act(const core::Grant& grant, const core::Reason& why, Time now);
   void act(const core::Drop& drop, const core::Reason& why, Time now);
-  void act(const core::SendOut& order, const core::Reason& why, Time now);
-  void act(const core::BringIn& order, const core::Reason& why, Time now);
-  void act(const core::WaitForMemory& order, const core::Reason& why, Time now);
+  void act(const core::SendOut& d, const core::Reason& why, Time) {
+    order(d.client, true, d.bytes, why);
+  }
+  void act(const core::BringIn& d, const core::Reason& why, Time) {
+    order(d.client, false, d.bytes, why);
+  }
+  void act(const core::WaitForMemory&, const core::Reason&, Time) {}
   void act(const core::MemoryAvailable&, const core::Reason&, Time) {}
   void act(const core::MemoryRefused&, const core::Reason&, Time) {}
   void act(const core::Overdue& overdue, const core::Reason& why, Time now);
   void act(const core::ReadMeter& order, const core::Reason& why, Time now);
-  void immovable(ClientId client, std::string_view order);
   void read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases = nullptr,
                    std::uint64_t released_used = 0);
 
@@ -145,6 +179,9 @@ class Broker {
   core::Core core_;
   Outbox& outbox_;
   Log& log_;
+  HostArena* arena_ = nullptr;
+  wire::Backend backend_ = wire::Backend::Swap;
+  std::uint64_t next_order_ = 1;
   bool scheduling_ = true;
   bool accept_claimed_ = false;
   int claimed_ = 0;

@@ -71,21 +71,6 @@ void Broker::act(const core::Drop& drop, const core::Reason& why, Time) {
   outbox_.send(client->id, message.header);
 }
 
-// Everything is pinned, so the core has nothing to move. Should it say so all the same, it waits in
-// vain no longer than its own patience (Overdue), and the client is not involved.
-void Broker::immovable(ClientId client, std::string_view order) {
-  log_.error("memory_cannot_move", {{"client", client.value}, {"order", order}});
-}
-void Broker::act(const core::SendOut& order, const core::Reason&, Time) {
-  immovable(order.client, "send_out");
-}
-void Broker::act(const core::BringIn& order, const core::Reason&, Time) {
-  immovable(order.client, "bring_in");
-}
-void Broker::act(const core::WaitForMemory& order, const core::Reason&, Time) {
-  immovable(order.client, "wait");
-}
-
 void Broker::act(const core::Overdue& overdue, const core::Reason& why, Time) {
   const ClientRecord* client = find(overdue.client);
   if (client == nullptr) return;
@@ -161,6 +146,7 @@ void Broker::sample(Time now) {
   for (auto& [id, client] : clients_) client.page->scheduler.alive.fetch_add(1);
   sample_shares(now);
   forget_unused(now);
+  fill_arena();
 }
 
 void Broker::sample_shares(Time now) {

@@ -302,7 +302,9 @@ TEST_F(BrokerGrants, NonsenseIsAnError) {
   t.say(three, wire::make<wire::Grant>());
   EXPECT_TRUE(t.gone(three));
   const ClientId four = t.join(a);
-  t.say(four, wire::make<wire::MemoryMoved>());
+  auto moved = wire::make<wire::MemoryMoved>();
+  moved.in = 1;
+  t.say(four, moved);
   EXPECT_TRUE(t.gone(four));
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/suggest.h"
+#include "config/backend.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -71,6 +72,13 @@ struct Control::Json {
     return Error{fmt::format("there is no tenant '{}'{}", *name, did_you_mean(*name, names))};
   }
 
+  static json moves(const Moves& moves) {
+    return {{"out", moves.out.count},
+            {"in", moves.in.count},
+            {"copied", moves.copied.count},
+            {"took", moves.took.count()}};
+  }
+
   json process(const ClientRecord& client) const {
     const auto view = broker().core().view(client.id);
     const wire::Page::FromProgram& page = client.page->program;
@@ -81,8 +89,11 @@ struct Control::Json {
             {"gpu", client.gpu.value},
             {"state", view ? core::name_of(view->state) : "idle"},
             {"allocated", client.allocated.count},
-            {"resident", client.allocated.count},
-            {"pinned", client.allocated.count},
+            {"resident", view ? view->resident.count : 0},
+            {"swapped", view ? (view->allocated - view->resident).count : 0},
+            {"pinned", view ? view->pinned.count : 0},
+            {"backend", config::name_of(client.backend)},
+            {"moves", moves(client.moves)},
             {"used", used.count()},
             {"held", page.held.load()},
             {"holds", page.holds.load()},
@@ -92,8 +103,17 @@ struct Control::Json {
   json tenant(const TenantRecord& tenant) const {
     json processes = json::array();
     const auto used = bills.find(tenant.id);
-    for (const ClientId id : tenant.clients)
+    Bytes resident{};
+    Bytes swapped{};
+    Bytes pinned{};
+    for (const ClientId id : tenant.clients) {
       processes.push_back(process(broker().clients().at(id)));
+      const auto view = broker().core().view(id);
+      if (!view) continue;
+      resident += view->resident;
+      swapped += view->allocated - view->resident;
+      pinned += view->pinned;
+    }
     return {{"name", tenant.is.name},
             {"kind", name_of(tenant.is.kind)},
             {"uid", tenant.is.uid},
@@ -105,7 +125,27 @@ struct Control::Json {
             {"used", used == bills.end() ? 0 : used->second.count()},
             {"wanting", Broker::wanted(tenant, now).count()},
             {"age", (now - tenant.since).count()},
+            {"resident", resident.count},
+            {"swapped", swapped.count},
+            {"pinned", pinned.count},
+            {"moves", moves(tenant.moves)},
             {"processes", std::move(processes)}};
+  }
+
+  Bytes swapped_on(GpuId id) const {
+    Bytes sum{};
+    for (const core::ClientView& client : snapshot.clients) {
+      if (client.gpu == id) sum += client.allocated - client.resident;
+    }
+    return sum;
+  }
+
+  Bytes arena_on(GpuId id) const {
+    Bytes sum{};
+    for (const ClientId client : broker().gpus().at(id).clients) {
+      sum += broker().clients().at(client).arena;
+    }
+    return sum;
   }
 
   json gpu(const core::GpuView& view) const {
@@ -119,7 +159,10 @@ struct Control::Json {
             {"memory_safe", view.safe_limit.count},
             {"utilisation", gpu.utilisation ? json(*gpu.utilisation) : json(nullptr)},
             {"clients", view.clients},
-            {"running", view.running}};
+            {"running", view.running},
+            {"swapped", swapped_on(view.id).count},
+            {"arena", arena_on(view.id).count},
+            {"moves", moves(gpu.moves)}};
   }
 
   Result<json> status(const json&) const {
@@ -143,7 +186,9 @@ struct Control::Json {
                   {"private", control.about_.is_private},
                   {"policy", core::name_of(control.settings_.core.policy)},
                   {"scheduling", broker().scheduling()},
-                  {"run_directory", control.settings_.run_directory}}},
+                  {"run_directory", control.settings_.run_directory},
+                  {"arena_used", broker().arena_given().count},
+                  {"arena_limit", broker().arena() ? broker().arena()->most().count : 0}}},
                 {"gpus", std::move(gpus)},
                 {"tenants", std::move(tenants)},
                 {"foreign", std::move(foreign)}};
@@ -236,6 +281,7 @@ struct Control::Json {
       if (const auto taken = broker().set_config(changed.core, now); !taken) return taken.error();
     }
     control.settings_ = changed;
+    broker().set_backend(changed.memory_backend);
     control.log_.info("setting_changed", {{"name", *name}, {"value", text}});
     control.log_.set_level(changed.log_level);
     return json{{"settings", json::array({setting(*known)})}};

@@ -69,6 +69,42 @@ TEST_F(ControlTest, StatusShowsEverything) {
   EXPECT_TRUE(status["foreign"].empty());
 }
 
+TEST_F(ControlTest, StatusShowsWhereMemoryIs) {
+  ASSERT_EQ(t.ask_movable(client, gib(10)), TestBroker::Told::Available);
+  ASSERT_TRUE(t.ask(client, gib(1)));
+  const ClientId other = t.join(t.tenant("other"));
+  ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
+  t.want(other);
+  t.broker.arena_ready(other, 1, gib(2));
+  const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
+  t.moved(other, in.order, {}, gib(1), false);
+  const json status = ask({{"op", "status"}});
+  const json& process = status["tenants"][0]["processes"][0];
+  EXPECT_EQ(process["resident"], gib(11).count);
+  EXPECT_EQ(process["swapped"], 0);
+  EXPECT_EQ(process["pinned"], gib(1).count);
+  EXPECT_EQ(process["backend"], "swap");
+  const json& waits = status["tenants"][1];
+  EXPECT_EQ(waits["resident"], gib(1).count);
+  EXPECT_EQ(waits["swapped"], gib(7).count);
+  EXPECT_EQ(waits["moves"]["in"], gib(1).count);
+  EXPECT_EQ(waits["moves"]["copied"], gib(1).count);
+  EXPECT_EQ(status["gpus"][0]["swapped"], gib(7).count);
+  EXPECT_EQ(status["gpus"][0]["arena"], gib(2).count);
+  EXPECT_EQ(status["gpus"][0]["moves"]["in"], gib(1).count);
+  EXPECT_EQ(status["scheduler"]["arena_used"], gib(2).count);
+  EXPECT_EQ(status["scheduler"]["arena_limit"], gib(1024).count);
+  const json why = ask({{"op", "why"}, {"name", "other"}});
+  EXPECT_NE(why["processes"][0]["text"].get<std::string>().find("of GPU memory"),
+            std::string::npos);
+}
+
+TEST_F(ControlTest, TheBackendChangesForThoseWhoComeLater) {
+  ask({{"op", "set"}, {"name", "memory_backend"}, {"value", "native"}});
+  EXPECT_EQ(t.broker.clients().at(client).backend, wire::Backend::Swap);
+  EXPECT_EQ(t.broker.clients().at(t.join(tenant)).backend, wire::Backend::Native);
+}
+
 TEST_F(ControlTest, TheShareIsOfTheLastSecond) {
   t.want(client);
   const std::uint64_t grant = t.granted(client);

@@ -133,10 +133,21 @@ std::optional<Bytes> OverheadEstimate::add(Bytes used, Bytes booked, Time now) {
   return *std::min_element(readings_.begin(), readings_.end());
 }
 
-Bytes booked_on(const Broker& broker, GpuId gpu) {
+Bytes resident_on(const Broker& broker, GpuId gpu) {
   Bytes sum{};
-  for (const ClientId id : broker.gpus().at(gpu).clients) sum += broker.clients().at(id).booked;
+  for (const ClientId id : broker.gpus().at(gpu).clients) {
+    const auto view = broker.core().view(id);
+    if (view) sum += view->resident;
+  }
   return sum;
+}
+
+bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
+  const GpuRecord& record = broker.gpus().at(gpu);
+  const bool quiet =
+      std::all_of(record.clients.begin(), record.clients.end(),
+                  [&](const ClientId id) { return broker.clients().at(id).orders.empty(); });
+  return std::exchange(before_, record.moves) == record.moves && quiet;
 }
 
 Result<void> GpuMonitor::add_gpus(Time now) {
@@ -144,8 +155,11 @@ Result<void> GpuMonitor::add_gpus(Time now) {
     const auto id = broker_.add_gpu(gpu.uuid, gpu.name, gpu.total, now);
     if (!id) return id.error();
     ids_.push_back(*id);
-    overheads_.emplace(*id, OverheadEstimate(now));
-    broker_.gpu_measured(*id, std::nullopt, gpu.used, std::nullopt, now);
+    // Where hardly anything is in use there is nobody to come back, and what is used is overhead.
+    const bool nobody = gpu.used.count < gpu.total.count / 50;
+    overheads_.emplace(*id, OverheadEstimate(nobody ? now - OverheadEstimate::kSettles : now));
+    broker_.gpu_measured(*id, std::nullopt, gpu.used,
+                         nobody ? std::optional(gpu.used) : std::nullopt, now);
   }
   return {};
 }
@@ -156,7 +170,10 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
     registered.insert(broker_.clients().at(client).pid);
   }
   std::optional<Bytes> overhead;
-  if (sample.used) overhead = overheads_.at(id).add(*sample.used, booked_on(broker_, id), now);
+  const bool steady = moves_[id].steady(broker_, id);
+  if (sample.used && steady) {
+    overhead = overheads_.at(id).add(*sample.used, resident_on(broker_, id), now);
+  }
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
   for (const GpuProcess& process : sample.processes) {
     if (registered.contains(process.pid) || foreign_.size() >= kMostForeign) continue;

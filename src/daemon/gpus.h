@@ -90,9 +90,20 @@ class OverheadEstimate {
   std::deque<Bytes> readings_;
 };
 
-// What is counted of the memory of the clients on a GPU. What they say they have is not taken for
-// true: a claim would hide what others hold.
-Bytes booked_on(const Broker& broker, GpuId gpu);
+// What is counted as there of the memory of the clients on a GPU. What they say they have is not
+// taken for true: a claim would hide what others hold.
+Bytes resident_on(const Broker& broker, GpuId gpu);
+
+// While memory moves, what was used a moment ago and what is there now do not belong together: a
+// reading that was taken then would be wrong by all that has moved.
+class MoveWatch {
+ public:
+  // Nothing has moved since the last call, and nothing is to.
+  bool steady(const Broker& broker, GpuId gpu);
+
+ private:
+  Moves before_;
+};
 
 // A process on a GPU that has not registered.
 struct Foreign {
@@ -119,6 +130,7 @@ class GpuMonitor {
   Broker& broker_;
   std::vector<GpuId> ids_;
   std::map<GpuId, OverheadEstimate> overheads_;
+  std::map<GpuId, MoveWatch> moves_;
   std::vector<Foreign> foreign_;
 };
 

@@ -45,12 +45,13 @@ TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {
   const TenantId tenant = t.tenant("a", limits);
   auto hello = TestBroker::hello();
   hello.allocated = static_cast<std::uint64_t>(gib(12).count);
+  hello.pinned = hello.resident = hello.allocated;
   t.join(tenant, hello);
-  EXPECT_EQ(booked_on(t.broker, GpuId{0}), gib(2)) << "what its limit allows";
-  hello.allocated = std::uint64_t{200} << 40;
+  EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(2)) << "what its limit allows";
+  hello.allocated = hello.pinned = hello.resident = std::uint64_t{200} << 40;
   t.join(tenant, hello);
   EXPECT_TRUE(t.ask(t.join(t.tenant("b")), gib(1)));
-  EXPECT_EQ(booked_on(t.broker, GpuId{0}), gib(3));
+  EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(3));
 }
 
 TEST(Sampler, WithoutTheLibrarySaysSo) {

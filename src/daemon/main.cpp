@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "daemon/arena.h"
 #include "daemon/broker.h"
 #include "daemon/control.h"
 #include "daemon/control_server.h"
@@ -119,6 +120,8 @@ class Scheduler {
 
  private:
   Result<void> find_gpus();
+  Result<void> make_arena();
+  void hand_out_arena();
   Result<void> listen(const RunDirectory& folder);
   Result<void> watch_signals(const sigset_t& signals);
   void say_ready();
@@ -134,6 +137,7 @@ class Scheduler {
   Broker broker_;
   std::unique_ptr<GpuSampler> sampler_;
   std::optional<GpuMonitor> monitor_;
+  std::unique_ptr<Arena> arena_;
   Control control_;
   ControlServer control_server_;
   UniqueFd signals_;
@@ -159,6 +163,28 @@ Result<void> Scheduler::find_gpus() {
   if (const auto started = sampler_->start(); !started) return started;
   return reactor_.watch(sampler_->ready(), EPOLLIN,
                         [this](std::uint32_t) { monitor_->update(reactor_.now()); });
+}
+
+Result<void> Scheduler::make_arena() {
+  const HostMemory host;
+  const Bytes limit = settings_.arena_limit.of(host.available());
+  auto arena = Arena::start(limit, host);
+  if (!arena) return arena.error();
+  arena_ = std::move(*arena);
+  broker_.set_backend(settings_.memory_backend);
+  broker_.set_arena(*arena_);
+  log_.info("arena", {{"limit", limit.count}, {"possible", arena_->most().count}});
+  return reactor_.watch(arena_->ready(), EPOLLIN, [this](std::uint32_t) { hand_out_arena(); });
+}
+
+void Scheduler::hand_out_arena() {
+  for (const Arena::Piece& piece : arena_->take()) {
+    if (piece.memory) {
+      broker_.arena_ready(piece.client, piece.memory->get(), piece.bytes);
+    } else {
+      broker_.arena_failed(piece.client, piece.bytes, piece.memory.error().message);
+    }
+  }
 }
 
 Result<void> Scheduler::listen(const RunDirectory& folder) {
@@ -195,6 +221,7 @@ Result<void> Scheduler::start(const RunDirectory& folder, const sigset_t& signal
   log_.set_time(reactor_.now());
   if (const auto good = watch_signals(signals); !good) return good;
   if (const auto good = find_gpus(); !good) return good;
+  if (const auto good = make_arena(); !good) return good;
   if (const auto good = listen(folder); !good) return good;
   log_.info("started", {{"version", NVSHARE_VERSION},
                         {"run_directory", folder.path()},
@@ -225,6 +252,7 @@ std::optional<Time> Scheduler::end_of_turn() {
   log_.set_time(now);
   if (broker_.next_wakeup() && *broker_.next_wakeup() <= now) broker_.tick(now);
   if (next_sample_ <= now) {
+    arena_->refresh(broker_.arena_given());
     broker_.sample(now);
     next_sample_ = now + kSamplePeriod;
   }

@@ -241,8 +241,13 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
   if (const auto good = check_run_name(name); !good) return good.error();
   const auto limits = limits_of(message, settings_);
   if (!limits) return limits.error();
+  if (message.backend > wire::Backend::Managed) {
+    return Error{
+        fmt::format("there is no memory backend {}", static_cast<std::uint32_t>(message.backend))};
+  }
   return broker_->begin_run({TenantKind::Run, name, session.peer.uid},
-                            lesser(*limits, most_for_a_run(session.peer)), reactor_.now());
+                            lesser(*limits, most_for_a_run(session.peer)), reactor_.now(),
+                            message.backend);
 }
 
 // The tenant that the process belongs to beside any run; null when nobody of it has come yet.
@@ -303,6 +308,8 @@ void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
   welcome.minor = wire::kMinor;
   welcome.client = tenant->value;
   welcome.when_lost = settings_.when_lost;
+  welcome.backend =
+      message.backend == wire::Backend::Default ? settings_.memory_backend : message.backend;
   wire::put_text(welcome.tenant, sizeof welcome.tenant,
                  broker_->tenants().at(*tenant).is.name.c_str());
   if (wire::send(session.socket.get(), &welcome.header, false) < 0) return doom(session);
@@ -319,11 +326,15 @@ ProgramServer::Session* ProgramServer::session_of(ClientId client) {
 }
 
 void ProgramServer::send(ClientId client, const wire::Header& message) {
+  hand_over(client, message, -1);
+}
+
+void ProgramServer::hand_over(ClientId client, const wire::Header& message, int descriptor) {
   Session* session = session_of(client);
   if (session == nullptr) return;
   // Whoever waits for a grant finds it in the page: one process less to wake on its way.
   if (wire::as<wire::Grant>(&message) != nullptr) wire::ring(*session->page);
-  const int result = wire::send(session->socket.get(), &message, false);
+  const int result = wire::send(session->socket.get(), &message, false, descriptor);
   if (result == 0) return;
   if (result == -EAGAIN) log_.warn("client_does_not_read", {{"client", client.value}});
   doom(*session);

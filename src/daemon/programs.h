@@ -34,6 +34,7 @@ class ProgramServer final : public Outbox {
   bool busy() const { return !sessions_.empty(); }
 
   void send(ClientId client, const wire::Header& message) override;
+  void hand_over(ClientId client, const wire::Header& message, int descriptor) override;
   void disconnect(ClientId client, std::string_view why) override;
   void end(ClientId client) override;
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -32,10 +33,29 @@ struct TenantName {
   std::uint32_t uid = 0;
 };
 
+// What has been moved between GPU and host, ever.
+struct Moves {
+  Bytes out{};
+  Bytes in{};
+  Bytes copied{};  // of both; the rest was unchanged or empty
+  Duration took{};
+
+  Moves& operator+=(const Moves& more) {
+    out += more.out;
+    in += more.in;
+    copied += more.copied;
+    took += more.took;
+    return *this;
+  }
+  friend bool operator==(const Moves&, const Moves&) = default;
+};
+
 struct TenantRecord {
   TenantId id;
   TenantName is;
   core::Limits limits;
+  wire::Backend backend = wire::Backend::Default;  // of its programs; Default: as configured
+  Moves moves;
   bool paused = false;
   bool open = false;  // its run is still connected
   bool kept = false;  // somebody has set its limits: they are not forgotten
@@ -59,6 +79,13 @@ struct HeldGrant {
   Duration billed{};  // of that, after what overlapped with others was shared out
 };
 
+// A SwapOut or SwapIn that is not over.
+struct MoveOrder {
+  std::uint64_t number = 0;
+  bool out = false;
+  Bytes left{};
+};
+
 struct ClientRecord {
   ClientId id;
   TenantId tenant;
@@ -70,8 +97,17 @@ struct ClientRecord {
   wire::Watch watch = wire::Watch::Metered;
   std::optional<HeldGrant> grant;
   bool wants = false;
+  wire::Backend backend = wire::Backend::Native;
   Bytes allocated{};  // what it has
-  Bytes booked{};     // what of it the core counts; less only after the scheduler was away
+  Bytes pinned{};     // of that, what can never leave the GPU
+  // What is on the GPU. It says what has changed, from several threads: while messages have crossed
+  // each other this can be more than allocated, or less than pinned.
+  Bytes resident{};
+  Bytes booked{};  // what of it the core counts; less only after the scheduler was away
+  std::deque<MoveOrder> orders;
+  Moves moves;
+  Bytes arena{};       // host memory that it was given
+  Bytes arena_made{};  // with what is being made for it
   std::optional<Bytes> own_limit;
   Duration used_before{};  // in earlier grants
 };
@@ -83,7 +119,8 @@ struct GpuRecord {
   Bytes total{};
   std::set<ClientId> clients;
   std::set<ClientId> holders;  // of a grant
-  Time read_at{};              // when the meters were last read
+  Moves moves;
+  Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.
   std::optional<int> utilisation;
   std::optional<Bytes> memory_used;

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "base/suggest.h"
+#include "config/backend.h"
 #include "config/config_keys.h"
 #include "config/exact_text.h"
 #include "wire/channel.h"
@@ -21,7 +22,8 @@ constexpr int kMostClients = 16384;
 // A setting of the scheduler's own: where it is kept and what it may be.
 struct OwnKey {
   using Member = std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
-                              wire::WhenLost Settings::*, Level Settings::*>;
+                              wire::WhenLost Settings::*, Level Settings::*,
+                              wire::Backend Settings::*, ArenaLimit Settings::*>;
   std::string_view name;
   Member member;
   int low = 0;  // of a number
@@ -48,6 +50,10 @@ constexpr std::array kOwnKeys{
            "the most that `nvshare run` can ask for"},
     OwnKey{"run_priority_max", &Settings::run_priority_max, core::kLowestPriority,
            core::kHighestPriority, true, "the highest that `nvshare run` can ask for"},
+    OwnKey{"memory_backend", &Settings::memory_backend, 0, 0, true,
+           "what becomes of memory that programs allocate, unless their run says otherwise"},
+    OwnKey{"arena_limit", &Settings::arena_limit, 0, 0, false,
+           "host memory for what is swapped out; percent: of what is to spare at the start"},
     OwnKey{"control_group", &Settings::control_group, 0, 0, false,
            "the group that may use the control socket, beside root"},
 };
@@ -82,6 +88,25 @@ const OwnKey* find_own(std::string_view name) {
   return at == kOwnKeys.end() ? nullptr : &*at;
 }
 
+Result<Bytes> parse_memory(std::string_view text) {
+  const auto value = parse_bytes(text);
+  if (value && *value > core::kMostMemory) {
+    return Error{"at most " + nvshare::to_text(core::kMostMemory)};
+  }
+  return value;
+}
+
+Result<ArenaLimit> parse_arena_limit(std::string_view text) {
+  if (!text.empty() && text.back() == '%') {
+    const auto percent = parse_integer(text.substr(0, text.size() - 1), 1, 100);
+    if (!percent) return percent.error();
+    return ArenaLimit{static_cast<int>(*percent), {}};
+  }
+  const auto bytes = parse_memory(text);
+  if (!bytes) return bytes.error();
+  return ArenaLimit{0, *bytes};
+}
+
 Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view text) {
   const auto set = [&](auto member) -> Result<void> {
     using T = std::remove_reference_t<decltype(settings.*member)>;
@@ -90,11 +115,8 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       if (!value) return value.error();
       settings.*member = static_cast<int>(*value);
     } else if constexpr (std::is_same_v<T, Bytes>) {
-      const auto value = parse_bytes(text);
+      const auto value = parse_memory(text);
       if (!value) return value.error();
-      if (*value > core::kMostMemory) {
-        return Error{"at most " + nvshare::to_text(core::kMostMemory)};
-      }
       settings.*member = *value;
     } else if constexpr (std::is_same_v<T, std::string>) {
       if (text.empty()) return Error{"must not be empty"};
@@ -103,6 +125,16 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       const auto level = level_by_name(text);
       if (!level) return Error{fmt::format("'{}' is not one of debug, info, warning, error", text)};
       settings.*member = *level;
+    } else if constexpr (std::is_same_v<T, wire::Backend>) {
+      const auto backend = config::backend_by_name(text);
+      if (!backend) {
+        return Error{fmt::format("'{}' is not one of {}", text, config::kBackendNames)};
+      }
+      settings.*member = *backend;
+    } else if constexpr (std::is_same_v<T, ArenaLimit>) {
+      const auto limit = parse_arena_limit(text);
+      if (!limit) return limit.error();
+      settings.*member = *limit;
     } else {
       if (text != "run" && text != "wait") {
         return Error{fmt::format("'{}' is not one of run, wait", text)};
@@ -124,6 +156,14 @@ std::string text_of_own(const Settings& settings, const OwnKey& key) {
         if constexpr (std::is_same_v<T, Bytes>) return config::exact_text(settings.*member);
         if constexpr (std::is_same_v<T, std::string>) return settings.*member;
         if constexpr (std::is_same_v<T, Level>) return std::string(name_of(settings.*member));
+        if constexpr (std::is_same_v<T, wire::Backend>) {
+          return std::string(config::name_of(settings.*member));
+        }
+        if constexpr (std::is_same_v<T, ArenaLimit>) {
+          const ArenaLimit& limit = settings.*member;
+          return limit.percent > 0 ? fmt::format("{}%", limit.percent)
+                                   : config::exact_text(limit.bytes);
+        }
         if constexpr (std::is_same_v<T, wire::WhenLost>) {
           return settings.*member == wire::WhenLost::Run ? "run" : "wait";
         }
@@ -140,6 +180,10 @@ std::string range_of_own(const OwnKey& key) {
   }
   if (std::holds_alternative<Level Settings::*>(key.member)) return "debug, info, warning, error";
   if (std::holds_alternative<wire::WhenLost Settings::*>(key.member)) return "run, wait";
+  if (std::holds_alternative<wire::Backend Settings::*>(key.member)) {
+    return std::string(config::kBackendNames);
+  }
+  if (std::holds_alternative<ArenaLimit Settings::*>(key.member)) return "a size, or 1% to 100%";
   return "a text";
 }
 

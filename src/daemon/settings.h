@@ -14,6 +14,16 @@
 
 namespace nvshare::daemon {
 
+// Bytes, or so much of the memory that the machine has to spare when the scheduler starts.
+struct ArenaLimit {
+  int percent = 0;  // 0: bytes
+  Bytes bytes{};
+
+  Bytes of(Bytes available) const {
+    return percent > 0 ? Bytes{available.count / 100 * percent} : bytes;
+  }
+};
+
 struct Settings {
   core::Config core;
   std::string run_directory;
@@ -26,6 +36,8 @@ struct Settings {
   int run_cores_max = core::kNoCoreLimit;
   int run_priority_max = core::kHighestPriority;
   std::string control_group = "nvshare";
+  wire::Backend memory_backend = wire::Backend::Swap;
+  ArenaLimit arena_limit{50, {}};
 
   Settings();
   // Of a tenant that comes without a run.

@@ -1,5 +1,6 @@
 #include "daemon/settings.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -104,6 +105,21 @@ TEST(SettingsFile, IsReadAndTheEnvironmentGoesBeforeIt) {
   EXPECT_TRUE(loaded.settings.core.end_overdue);
   EXPECT_EQ(loaded.settings.max_clients, 10);
   EXPECT_EQ(loaded.settings.when_lost, wire::WhenLost::Wait);
+}
+
+TEST(SettingsFile, TheArenaIsASizeOrAPartOfWhatThereIs) {
+  EXPECT_EQ(load("").settings.arena_limit.of(gib(100)), gib(50));
+  EXPECT_EQ(load("arena_limit = \"25%\"\n").settings.arena_limit.of(gib(100)), gib(25));
+  EXPECT_EQ(load("arena_limit = \"8Gi\"\n").settings.arena_limit.of(gib(100)), gib(8));
+  for (const char* wrong : {"0%", "101%", "%", "-1", "much"}) {
+    EXPECT_EQ(load(fmt::format("arena_limit = \"{}\"\n", wrong)).problems.size(), 1u) << wrong;
+  }
+}
+
+TEST(SettingsFile, TheMemoryBackendHasAName) {
+  EXPECT_EQ(load("").settings.memory_backend, wire::Backend::Swap);
+  EXPECT_EQ(load("memory_backend = \"native\"\n").settings.memory_backend, wire::Backend::Native);
+  EXPECT_EQ(load("memory_backend = \"default\"\n").problems.size(), 1u);
 }
 
 TEST(SettingsFile, BoundsThatMoveTogetherAreFine) {

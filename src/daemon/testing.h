@@ -26,6 +26,10 @@ class FakeOutbox final : public Outbox {
     const auto* bytes = reinterpret_cast<const char*>(&message);
     sent[client].emplace_back(bytes, bytes + message.size);
   }
+  void hand_over(ClientId client, const wire::Header& message, int descriptor) override {
+    send(client, message);
+    handed_over[client].push_back(descriptor);
+  }
   void disconnect(ClientId client, std::string_view why) override {
     disconnected[client] = std::string(why);
   }
@@ -46,8 +50,19 @@ class FakeOutbox final : public Outbox {
   }
 
   std::map<ClientId, std::vector<std::vector<char>>> sent;
+  std::map<ClientId, std::vector<int>> handed_over;
   std::map<ClientId, std::string> disconnected;
   std::set<ClientId> ended;
+};
+
+// Host memory that is there when the test says so.
+class FakeArena final : public HostArena {
+ public:
+  Bytes most() const override { return limit; }
+  void make(ClientId client, Bytes bytes) override { asked[client] += bytes; }
+
+  Bytes limit = gib(1024);
+  std::map<ClientId, Bytes> asked;
 };
 
 struct TestBroker {
@@ -55,6 +70,7 @@ struct TestBroker {
       : log(Level::Debug, [this](std::string_view line) { lines += line; }),
         broker(config, now, outbox, log) {
     EXPECT_TRUE(broker.add_gpu(kTestGpu, "Test GPU", memory, now));
+    broker.set_arena(arena);
   }
 
   TenantId tenant(const std::string& name, core::Limits limits = {}) {
@@ -111,9 +127,37 @@ struct TestBroker {
     allowed = no.empty() ? 0 : no.at(0).allowed;
     return !yes.empty();
   }
-  void free(ClientId client, Bytes bytes) {
+  // What it was told of memory that can move.
+  enum class Told { Available, Wait, Refused };
+  Told ask_movable(ClientId client, Bytes bytes) {
+    auto message = wire::make<wire::MemoryRequest>();
+    message.request = ++next_request;
+    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    message.movable = 1;
+    say(client, message);
+    const auto yes = outbox.take<wire::MemoryAvailable>(client);
+    const auto later = outbox.take<wire::MemoryWait>(client);
+    const auto no = outbox.take<wire::MemoryRefused>(client);
+    EXPECT_EQ(yes.size() + later.size() + no.size(), 1u) << "every request has one answer";
+    allowed = no.empty() ? 0 : no.at(0).allowed;
+    return !yes.empty() ? Told::Available : later.empty() ? Told::Refused : Told::Wait;
+  }
+  // It has moved that much, for its order.
+  void moved(ClientId client, std::uint64_t order, Bytes out, Bytes in, bool done = true) {
+    auto message = wire::make<wire::MemoryMoved>();
+    message.order = order;
+    message.out = static_cast<std::uint64_t>(out.count);
+    message.in = static_cast<std::uint64_t>(in.count);
+    message.copied = message.out + message.in;
+    message.took = 1'000'000;
+    message.done = done ? 1 : 0;
+    say(client, message);
+  }
+  void free(ClientId client, Bytes bytes, Bytes resident = {}, Bytes pinned = {}) {
     auto message = wire::make<wire::MemoryFreed>();
     message.bytes = static_cast<std::uint64_t>(bytes.count);
+    message.resident = static_cast<std::uint64_t>(resident.count);
+    message.pinned = static_cast<std::uint64_t>(pinned.count);
     say(client, message);
   }
   // The grant it has just been given; 0 when none.
@@ -146,6 +190,7 @@ struct TestBroker {
   Time now{1s};
   std::string lines;
   FakeOutbox outbox;
+  FakeArena arena;
   Log log;
   Broker broker;
   std::vector<std::unique_ptr<wire::Page>> pages;

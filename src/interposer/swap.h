@@ -64,10 +64,12 @@ struct SwapMoved {
   uint64_t copied = 0;
   uint64_t took = 0;  // nanoseconds
 };
-// Told after every few chunks, with no lock held; answers whether to go on.
+// Told after every few chunks, with none of the tables locked; answers whether to go on. Who is
+// told must not free memory or end a context: both wait for what is being moved.
 using SwapProgress = bool (*)(void* argument, const SwapMoved& since_the_last);
 
-// Moves at least `bytes` out, in whole chunks, or all that can be. False when it could not.
+// Moves at least `bytes` out, in whole chunks, or all there is. False when something could not be
+// moved (it is as it was then) or the move was stopped.
 bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
 // Moves at most `bytes` in, in whole chunks; all that is missing when that is no more than `bytes`.
 bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "interposer/swap_state.h"
 
 namespace nvshare::interposer {
@@ -60,12 +62,6 @@ bool touch_all(char* memory, uint64_t bytes) {
 
 // --- segments
 
-struct Segment {
-  Space* space;
-  int descriptor;
-  uint64_t bytes;
-};
-
 char* map_segment(const Segment& segment) {
   // Not by fstat, which old C libraries do not have.
   const off_t size = lseek(segment.descriptor, 0, SEEK_END);
@@ -101,21 +97,52 @@ void add_slab(Space& space, char* memory, uint64_t bytes) {
   space.arena.extents.add_range(space.arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
 }
 
-void* take_segment(void* argument) {
-  auto* given = static_cast<Segment*>(argument);
-  const Segment segment = *given;
-  unmap_memory(given, sizeof(Segment));
-  char* memory = map_segment(segment);
-  close(segment.descriptor);
-  const uint64_t bytes = memory == nullptr ? 0 : segment.bytes / kPage * kPage;
+// Pinning keeps the program from the GPU: unless somebody waits for it, the program gets as much
+// time in between.
+void add_slabs(Space& space, char* memory, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
-    add_slab(*segment.space, memory + at, bytes - at < kSlabBytes ? bytes - at : kSlabBytes);
+    const uint64_t begin = now_ns();
+    add_slab(space, memory + at, bytes - at < kSlabBytes ? bytes - at : kSlabBytes);
+    if (!space.arena.hurry.load()) sleep_ns(now_ns() - begin);
   }
-  segment.space->arena.pending.fetch_sub(1);
-  futex_wake(segment.space->arena.pending, kEveryone);
+}
+
+Segment* next_segment(Arena& arena) {
+  const Lock lock(arena.mutex);
+  Segment* segment = arena.incoming;
+  if (segment != nullptr) {
+    arena.incoming = segment->next;
+  } else {
+    arena.taking = false;
+  }
+  return segment;
+}
+
+// One after the other: several at once would only wait for each other, and the program for all.
+void* take_segments(void* argument) {
+  Space& space = *static_cast<Space*>(argument);
+  while (Segment* segment = next_segment(space.arena)) {
+    char* memory = map_segment(*segment);
+    close(segment->descriptor);
+    if (memory != nullptr) add_slabs(space, memory, segment->bytes / kPage * kPage);
+    unmap_memory(segment, sizeof(Segment));
+    space.arena.pending.fetch_sub(1);
+    futex_wake(space.arena.pending, kEveryone);
+  }
   // The contexts may have changed meanwhile.
-  arena_pin_later(*segment.space);
+  arena_prepare_later(space);
+  space.arena.preparing.fetch_sub(1);
   return nullptr;
+}
+
+// False when somebody takes them in already.
+bool add_segment(Arena& arena, Segment& segment) {
+  const Lock lock(arena.mutex);
+  Segment** last = &arena.incoming;
+  while (*last != nullptr) last = &(*last)->next;
+  *last = &segment;
+  arena.pending.fetch_add(1);
+  return !std::exchange(arena.taking, true);
 }
 
 // With the mutex held.
@@ -165,22 +192,26 @@ uint64_t arena_free(Arena& arena) {
 
 void arena_wait(Arena& arena) {
   const uint32_t pending = arena.pending.load();
-  if (pending > 0) futex_wait(arena.pending, pending, kLittle);
+  if (pending == 0) return;
+  arena.hurry = true;
+  futex_wait(arena.pending, pending, kLittle);
+  arena.hurry = false;
 }
 
 void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes) {
   const KeepErrno keep;
   Space* space = make_space(gate);
   auto* segment = static_cast<Segment*>(map_memory(sizeof(Segment)));
-  if (space != nullptr && segment != nullptr) {
-    *segment = {space, descriptor, bytes};
-    space->arena.pending.fetch_add(1);
-    if (start_thread(take_segment, segment, "nvshare-arena")) return;
-    space->arena.pending.fetch_sub(1);
+  if (space == nullptr || segment == nullptr) {
+    if (segment != nullptr) unmap_memory(segment, sizeof(Segment));
+    close(descriptor);
+    return log("swap: host memory cannot be taken");
   }
-  if (segment != nullptr) unmap_memory(segment, sizeof(Segment));
-  close(descriptor);
-  log("swap: host memory cannot be taken");
+  *segment = {descriptor, bytes, nullptr};
+  if (!add_segment(space->arena, *segment)) return;
+  space->arena.preparing.fetch_add(1);
+  // Without a thread it is done here, however long that takes.
+  if (!start_thread(take_segments, space, "nvshare-arena")) take_segments(space);
 }
 
 }  // namespace nvshare::interposer

@@ -19,14 +19,22 @@ struct HostCopy {
 };
 
 // So much of a segment is pinned together, and no piece crosses its end: the driver does not like
-// copies that do.
-inline constexpr uint64_t kSlabBytes = uint64_t{1} << 30;
+// copies that do. While it pins, nothing of the process gets to the GPU (a gigabyte: 0.2 s), so it
+// is not more.
+inline constexpr uint64_t kSlabBytes = uint64_t{64} << 20;
 
 struct Slab {
   char* memory = nullptr;
   uint64_t bytes = 0;
   CUcontext pinned_in = nullptr;  // null: it is not pinned
   Slab* next = nullptr;
+};
+
+// Host memory that the scheduler has given and that is not in use yet.
+struct Segment {
+  int descriptor = -1;
+  uint64_t bytes = 0;
+  Segment* next = nullptr;
 };
 
 struct Arena {
@@ -36,6 +44,10 @@ struct Arena {
   Mutex mutex;  // of what follows
   Slab* slabs = nullptr;
   Word pending{0};  // segments that are on their way
+  Segment* incoming = nullptr;
+  bool taking = false;             // somebody takes them in
+  std::atomic<bool> hurry{false};  // somebody waits for them
+  Word preparing{0};               // threads that do what is done ahead of need
   Extents extents;
   Pool<Extent> extent_pool;
   Pool<Slab> slab_pool;
@@ -52,8 +64,9 @@ void arena_wait(Arena& arena);
 
 // --- swap_pin.cpp
 
-// Has what is not pinned pinned, by a thread of ours, when there is a context to do it in.
-void arena_pin_later(Space& space);
+// Has what takes long done ahead of need, by a thread of ours, when there is host memory: what is
+// not pinned is, when there is a context to do it in, and our kernel is loaded into all contexts.
+void arena_prepare_later(Space& space);
 // Pins it in one of the program's contexts, if there is any.
 void arena_pin(Space& space, Slab& slab);
 // What is pinned in the context is not any more: because it is `gone`, or because it is about to

@@ -50,8 +50,8 @@ Lane* lane_of(Space& space, CUcontext context) {
     if (made == nullptr) return nullptr;
     made->context = context;
   }
-  // There may be host memory that no context could be found for.
-  arena_pin_later(space);
+  // There may be host memory that waits for a context.
+  arena_prepare_later(space);
   return made;
 }
 

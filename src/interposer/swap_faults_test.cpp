@@ -32,9 +32,17 @@ class SwapFaults : public FaultMachine {
   CUdeviceptr changing = 0;
 };
 
-// The first time the kernel has to be loaded, without which it goes on.
+// The kernel has to be loaded when that was not possible before; without it, it goes on.
 TEST_F(SwapFaults, OnTheFirstWayOut) {
-  const Enumerated found = fail_each([&] { fill_at_first(); }, [&] { return out_all(); });
+  refuse(FunctionId::cuModuleLoadData, true);
+  restart();
+  const Enumerated found = fail_each(
+      [&] {
+        fill_at_first();
+        refuse(FunctionId::cuModuleLoadData, false);
+      },
+      [&] { return out_all(); }, [&] { refuse(FunctionId::cuModuleLoadData, true); });
+  refuse(FunctionId::cuModuleLoadData, false);
   EXPECT_GT(found.calls, 30u);
   EXPECT_GT(found.failures, 10u);
   EXPECT_LT(found.failures, found.calls);

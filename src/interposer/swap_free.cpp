@@ -224,7 +224,7 @@ void swap_context_leaving(CUcontext context, bool leaving) {
       }
       if (leaving) arena_unpin(space.arena, context, false);
     }
-    if (!leaving) arena_pin_later(space);
+    if (!leaving) arena_prepare_later(space);
     return true;
   });
 }
@@ -251,7 +251,7 @@ SwapFreed swap_context_gone(CUcontext context) {
       release_all(space, deferred);
       arena_unpin(space.arena, context, true);
     }
-    arena_pin_later(space);
+    arena_prepare_later(space);
     return true;
   });
   return freed;

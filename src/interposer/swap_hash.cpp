@@ -176,16 +176,6 @@ bool load(Hasher& hasher) {
                                                "nvshare_fingerprint") == CUDA_SUCCESS;
 }
 
-// Loading may fail for want of memory, of which there will be more.
-bool is_ready(Hasher& hasher) {
-  if (hasher.function != nullptr) return true;
-  if (hasher.tries >= kMostTries) return false;
-  hasher.tries += 1;
-  if (load(hasher)) return true;
-  hasher.function = nullptr;
-  return false;
-}
-
 bool finish(Hasher& hasher) {
   if (hasher.busy) {
     hasher.busy = real<FunctionId::cuStreamSynchronize>(hasher.stream) != CUDA_SUCCESS;
@@ -207,8 +197,18 @@ CUresult launch(const Hasher& hasher, const HashTask& task, size_t n) {
 
 }  // namespace
 
+bool load_fingerprint(Hasher& hasher) {
+  if (hasher.function != nullptr) return true;
+  // It may fail for want of memory, of which there will be more; but not for ever.
+  if (hasher.tries >= kMostTries) return false;
+  hasher.tries += 1;
+  if (load(hasher)) return true;
+  hasher.function = nullptr;
+  return false;
+}
+
 bool fingerprint(Hasher& hasher, const HashTask* tasks, size_t count, Fingerprint* results) {
-  if (!finish(hasher) || !is_ready(hasher)) return false;
+  if (!finish(hasher) || !load_fingerprint(hasher)) return false;
   const size_t bytes = count * kResultBytes;
   hasher.busy = true;
   bool good = real<FunctionId::cuMemsetD8Async>(hasher.results, static_cast<unsigned char>(0),

@@ -33,6 +33,10 @@ struct Hasher {
   uint64_t numbers[kBatch][4] = {};
 };
 
+// Loads what it needs into the current context, which takes a while the first time. Done when it is
+// needed, unless it was before; false when it cannot be.
+bool load_fingerprint(Hasher& hasher);
+
 // Of at most kBatch stretches, in the current context, and waits for it. False when there are no
 // results. When the hasher is busy afterwards, nothing may be unmapped: it may be looking at it.
 bool fingerprint(Hasher& hasher, const HashTask* tasks, size_t count, Fingerprint* results);

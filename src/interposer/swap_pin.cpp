@@ -23,13 +23,47 @@ Slab* first_unpinned(Arena& arena, const Slab* after) {
   return nullptr;
 }
 
-void* pin_all(void* argument) {
-  Space& space = *static_cast<Space*>(argument);
+// The n-th lane's context, when our kernel is not loaded there yet.
+CUcontext unprepared(Space& space, size_t n) {
+  const Lock lock(space.mutex);
+  Lane& lane = space.lanes[n];
+  if (lane.context == nullptr || lane.leaving || lane.prepared) return nullptr;
+  lane.prepared = true;
+  return lane.context;
+}
+
+// Nobody moves anything, and no context is ended, while the space's moves are held.
+void load_all(Space& space) {
+  for (size_t n = 0; n < kMaxLanes; ++n) {
+    const Lock still(space.moves);
+    const CUcontext context = stopped_looking() ? nullptr : unprepared(space, n);
+    if (context == nullptr) continue;
+    const Within within(context);
+    if (within) load_fingerprint(space.lanes[n].hasher);
+  }
+}
+
+void pin_all(Space& space) {
   for (Slab* slab = nullptr; (slab = first_unpinned(space.arena, slab)) != nullptr;) {
     const Lock still(space.moves);
     arena_pin(space, *slab);
   }
+}
+
+void* prepare(void* argument) {
+  Space& space = *static_cast<Space*>(argument);
+  {
+    const Relaxed relaxed;
+    load_all(space);
+    pin_all(space);
+  }
+  space.arena.preparing.fetch_sub(1);
   return nullptr;
+}
+
+bool has_slabs(Arena& arena) {
+  const Lock lock(arena.mutex);
+  return arena.slabs != nullptr;
 }
 
 }  // namespace
@@ -53,9 +87,10 @@ void arena_pin(Space& space, Slab& slab) {
   slab.pinned_in = context;
 }
 
-void arena_pin_later(Space& space) {
-  if (first_unpinned(space.arena, nullptr) == nullptr || any_context(space) == nullptr) return;
-  start_thread(pin_all, &space, "nvshare-arena");
+void arena_prepare_later(Space& space) {
+  if (!has_slabs(space.arena) || any_context(space) == nullptr) return;
+  space.arena.preparing.fetch_add(1);
+  if (!start_thread(prepare, &space, "nvshare-arena")) space.arena.preparing.fetch_sub(1);
 }
 
 void arena_unpin(Arena& arena, CUcontext context, bool gone) {

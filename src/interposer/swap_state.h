@@ -72,7 +72,8 @@ class ChunkList {
 // What we have in a context of the program's. Lives as long as its Space; the context may go.
 struct Lane {
   CUcontext context = nullptr;
-  bool leaving = false;  // the driver is ending it: nothing is moved in it
+  bool leaving = false;   // the driver is ending it: nothing is moved in it
+  bool prepared = false;  // ahead of need
   CUstream copies = nullptr;
   CUevent events[2 * kBatch] = {};
   Hasher hasher;

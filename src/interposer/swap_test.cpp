@@ -237,7 +237,7 @@ TEST_F(Swap, AFullCardRefusesAndNothingIsLeftBehind) {
   check_sums();
   // The first of the shared chunks is small, and so is the last when there is no room.
   std::vector<CUdeviceptr> filling;
-  while (used() + 32 * kMiB <= 1024 * kMiB) filling.push_back(allocate(30 * kMiB, 0));
+  while (used() + 36 * kMiB <= 1024 * kMiB) filling.push_back(allocate(30 * kMiB, 0));
   for (int i = 0; i < 4; ++i) allocate(kMiB, i);
   EXPECT_LE(used(), 1024 * kMiB);
 }
@@ -287,6 +287,20 @@ TEST_F(Swap, AContextTakesItsMemoryWithIt) {
   told_resident = 0;
   EXPECT_TRUE(in_all());
   check_contents();
+}
+
+// What takes long is done before it is needed: as soon as there is host memory, and a context.
+TEST_F(Swap, IsPreparedAheadOfNeed) {
+  const Space& space = *space_of(gate);
+  for (const Slab* slab = space.arena.slabs; slab != nullptr; slab = slab->next) {
+    EXPECT_EQ(slab->pinned_in, context);
+  }
+  const uint64_t loaded = driver_calls(FunctionId::cuModuleLoadData);
+  EXPECT_GT(loaded, 0u);
+  allocate(3 * kMiB, 1);
+  EXPECT_TRUE(out_all());
+  EXPECT_TRUE(in_all());
+  EXPECT_EQ(driver_calls(FunctionId::cuModuleLoadData), loaded);
 }
 
 // As the driver's cuMemFree: refused where it is, and where it is not, the capture goes on.

@@ -212,14 +212,16 @@ const wire::Header* TestProgram::next(Clock::time_point until) {
   if (poll(&readable, 1, left(until)) != 1) return nullptr;
   int received = -1;
   const int length = wire::receive(fd(), buffer_, false, &received);
-  if (received >= 0) {
-    const UniqueFd shared(received);
+  UniqueFd shared(received);
+  if (length <= 0) return nullptr;
+  const wire::Header* header = wire::look_at(buffer_, static_cast<std::size_t>(length));
+  if (wire::as<wire::Arena>(header) != nullptr) {
+    arena_ = std::move(shared);
+  } else if (shared) {
     void* mapped =
         mmap(nullptr, wire::kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, shared.get(), 0);
     if (mapped != MAP_FAILED) page_ = static_cast<wire::Page*>(mapped);
   }
-  if (length <= 0) return nullptr;
-  const wire::Header* header = wire::look_at(buffer_, static_cast<std::size_t>(length));
   if (const auto* refused = wire::as<wire::Refused>(header)) refused_ = refused->reason;
   return header;
 }
@@ -268,16 +270,27 @@ bool TestProgram::release(std::uint64_t grant, std::uint64_t used, bool more) {
   return say(message);
 }
 
-std::optional<bool> TestProgram::ask_memory(std::uint64_t bytes) {
+std::optional<bool> TestProgram::ask_memory(std::uint64_t bytes, bool movable) {
   auto message = wire::make<wire::MemoryRequest>();
   message.bytes = bytes;
+  message.movable = movable ? 1 : 0;
   if (!say(message)) return std::nullopt;
   const auto until = Clock::now() + kPatience;
   while (const wire::Header* header = next(until)) {
     if (wire::as<wire::MemoryAvailable>(header) != nullptr) return true;
+    if (wire::as<wire::MemoryWait>(header) != nullptr) return true;
     if (wire::as<wire::MemoryRefused>(header) != nullptr) return false;
   }
   return std::nullopt;
+}
+
+bool TestProgram::moved(std::uint64_t order, std::uint64_t out, std::uint64_t in) {
+  auto message = wire::make<wire::MemoryMoved>();
+  message.order = order;
+  message.out = out;
+  message.in = in;
+  message.done = 1;
+  return say(message);
 }
 
 // --- children ----------------------------------------------------------------------------------

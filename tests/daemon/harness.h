@@ -100,11 +100,14 @@ class TestProgram {
   std::optional<wire::View> look();
   bool want() { return say(wire::make<wire::RequestGrant>()); }
   bool release(std::uint64_t grant, std::uint64_t used, bool more = false);
-  // Whether it may; nothing when there was no answer.
-  std::optional<bool> ask_memory(std::uint64_t bytes);
+  // Whether it may, now or later; nothing when there was no answer.
+  std::optional<bool> ask_memory(std::uint64_t bytes, bool movable = false);
+  // It has moved that much, as it was told to.
+  bool moved(std::uint64_t order, std::uint64_t out, std::uint64_t in);
 
   wire::Page* page() const { return page_; }
   int fd() const { return socket_.get(); }
+  int arena() const { return arena_.get(); }  // the last piece that it was given
   void close() { socket_.reset(); }
   const std::string& refused() const { return refused_; }
 
@@ -113,6 +116,7 @@ class TestProgram {
 
   wire::Hello hello_{};
   UniqueFd socket_;
+  UniqueFd arena_;
   wire::Page* page_ = nullptr;  // never unmapped: the tests are short
   std::string refused_;
   alignas(8) char buffer_[wire::kMaxMessage];

@@ -88,6 +88,50 @@ TEST(Scheduler, MemoryIsCountedAndALimitChangesLive) {
   EXPECT_NE(scheduler.log().find("event=memory_refused"), std::string::npos);
 }
 
+// Two programs that do not fit beside each other: each is told to make room for the other, and has
+// host memory to do so.
+TEST(Scheduler, ProgramsMakeRoomForEachOther) {
+  constexpr std::uint64_t kMi = kGi / 1024;
+  SchedulerProcess scheduler(
+      {.arguments = {},
+       .environment = {"NVSHARE_SOFTGPU_MEMORY=1Gi", "NVSHARE_RESERVE_BASE=0Mi",
+                       "NVSHARE_RESERVE_PER_PROCESS=0Mi", "NVSHARE_SWITCH_TIME_MODE=fixed",
+                       "NVSHARE_SWITCH_TIME_FIXED=1"}});
+  TestProgram one(scheduler);
+  TestProgram two(scheduler);
+  ASSERT_TRUE(one.hello());
+  const auto welcome = two.hello();
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->backend, wire::Backend::Swap);
+  EXPECT_EQ(one.ask_memory(600 * kMi, true), true);
+  EXPECT_EQ(two.ask_memory(500 * kMi, true), true) << scheduler.log();
+  const auto piece = one.hear<wire::Arena>();
+  ASSERT_TRUE(piece) << scheduler.log();
+  struct stat about {};
+  ASSERT_EQ(fstat(one.arena(), &about), 0);
+  EXPECT_EQ(static_cast<std::uint64_t>(about.st_size), piece->bytes);
+  ASSERT_TRUE(one.want());
+  const auto grant = one.hear<wire::Grant>();
+  ASSERT_TRUE(grant);
+  ASSERT_TRUE(two.want());
+  ASSERT_TRUE(one.hear<wire::Drop>());
+  ASSERT_TRUE(one.release(grant->grant, 1'000'000, false));
+  const auto out = one.hear<wire::SwapOut>();
+  ASSERT_TRUE(out) << scheduler.log();
+  ASSERT_TRUE(one.moved(out->order, 600 * kMi, 0)) << "all of it, in one chunk";
+  std::uint64_t came = 0;
+  while (came < 500 * kMi) {
+    const auto in = two.hear<wire::SwapIn>();
+    ASSERT_TRUE(in) << scheduler.log();
+    came += in->bytes;
+    ASSERT_TRUE(two.moved(in->order, 0, in->bytes));
+  }
+  EXPECT_TRUE(two.hear<wire::Grant>()) << scheduler.log();
+  const json status = scheduler.status();
+  EXPECT_EQ(status["gpus"][0]["swapped"], 600 * kMi);
+  EXPECT_GT(status["scheduler"]["arena_used"], 0);
+}
+
 TEST(Scheduler, ARunIsATenantForWhatIsBelowIt) {
   SchedulerProcess scheduler;
   TestProgram run(scheduler);

@@ -10,6 +10,8 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "daemon/broker.h"
 
@@ -39,14 +41,27 @@ class Checker final : public Outbox {
     if (const auto* drop = wire::as<wire::Drop>(header)) {
       must(held.contains(client) && held[client] == drop->grant, "a drop of what is not held");
     }
-    if (wire::as<wire::MemoryAvailable>(header) || wire::as<wire::MemoryRefused>(header)) {
+    if (wire::as<wire::MemoryAvailable>(header) || wire::as<wire::MemoryWait>(header) ||
+        wire::as<wire::MemoryRefused>(header)) {
       must(++answers <= requests, "an answer that nobody asked for");
     }
+    if (const auto* out = wire::as<wire::SwapOut>(header)) take_order(client, out->order, true);
+    if (const auto* in = wire::as<wire::SwapIn>(header)) take_order(client, in->order, false);
+  }
+  void take_order(ClientId client, std::uint64_t number, bool out) {
+    must(number > last_order, "orders are numbered upwards");
+    must(!out || !held.contains(client), "memory leaves while its owner runs");
+    last_order = orders[client] = number;
+  }
+  void hand_over(ClientId client, const wire::Header& message, int) override {
+    send(client, message);
   }
   void disconnect(ClientId client, std::string_view) override { doomed.insert(client); }
   void end(ClientId client) override { doomed.insert(client); }
 
   std::uint64_t last_grant = 0;
+  std::uint64_t last_order = 0;
+  std::map<ClientId, std::uint64_t> orders;  // the last one
   std::uint64_t requests = 0;
   std::uint64_t answers = 0;
   std::map<ClientId, std::uint64_t> held;
@@ -82,11 +97,19 @@ class Input {
 
 constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small numbers matter
 
+// Host memory that is there at the next turn, or is not.
+class Pieces final : public HostArena {
+ public:
+  Bytes most() const override { return gib(16); }
+  void make(ClientId client, Bytes bytes) override { wanted.emplace_back(client, bytes); }
+
+  std::vector<std::pair<ClientId, Bytes>> wanted;
+};
+
 class Play {
  public:
   explicit Play(std::span<const std::uint8_t> data)
       : bytes_(data), log_(Level::Error, [](std::string_view line) {
-          must(line.find("event=memory_cannot_move") == line.npos, "nothing can move");
           must(line.find("event=client_not_forgotten") == line.npos, "a client stays");
           must(line.find("event=memory_not_booked") == line.npos, "memory is not booked");
           must(line.find("event=tenant_not_removed") == line.npos, "a tenant stays");
@@ -96,11 +119,13 @@ class Play {
     config.policy = core::kComputePolicies[bytes_.byte() % core::kComputePolicies.size()];
     broker_ = std::make_unique<Broker>(config, now_, outbox_, log_);
     broker_->accept_claimed_gpus();
+    broker_->set_arena(arena_);
   }
 
   void play() {
     while (!bytes_.empty()) {
       one();
+      make_pieces();
       settle();
       check();
     }
@@ -155,6 +180,8 @@ class Play {
     hello.gpu[0] = bytes_.byte() % 2;
     hello.gpu_memory = 8ull << 30;
     hello.allocated = bytes_.number() * kUnit;
+    hello.resident = std::min(bytes_.number() * kUnit, hello.allocated);
+    hello.pinned = std::min(bytes_.number() * kUnit, hello.resident);
     hello.memory_limit = bytes_.number() * kUnit;
     auto page = std::make_unique<wire::Page>();
     const auto welcome = broker_->hello(hello, {1, 0}, *tenant, *page, now_);
@@ -210,7 +237,7 @@ class Play {
     const ClientId* found = some_client();
     if (found == nullptr) return;
     const ClientId id = *found;
-    switch (bytes_.byte() % 4) {
+    switch (bytes_.byte() % 6) {
       case 0: {
         const auto message = wire::make<wire::RequestGrant>();
         return broker_->packet(id, &message.header, now_);
@@ -229,14 +256,37 @@ class Play {
         auto message = wire::make<wire::MemoryRequest>();
         message.request = ++outbox_.requests;
         message.bytes = bytes_.number() * (bytes_.byte() % 4 == 0 ? 1 : kUnit);
+        message.movable = bytes_.byte() % 2;
         const std::uint64_t before = outbox_.answers;
         broker_->packet(id, &message.header, now_);
         return must(outbox_.answers == before + 1, "every request has one answer");
       }
-      default: {
+      case 3: {
         auto message = wire::make<wire::MemoryFreed>();
         message.bytes = bytes_.number() * kUnit;
+        message.resident = bytes_.number() * kUnit;
+        message.pinned = bytes_.number() * kUnit;
         return broker_->packet(id, &message.header, now_);
+      }
+      default: {
+        auto message = wire::make<wire::MemoryMoved>();
+        message.order = bytes_.byte() % 8 == 0 ? bytes_.number() : outbox_.orders[id];
+        (bytes_.byte() % 2 == 0 ? message.out : message.in) = bytes_.number() * kUnit;
+        message.copied = bytes_.number();
+        message.took = bytes_.number();
+        message.done = bytes_.byte() % 2;
+        return broker_->packet(id, &message.header, now_);
+      }
+    }
+  }
+
+  void make_pieces() {
+    for (const auto& [id, bytes] : std::exchange(arena_.wanted, {})) {
+      if (!clients_.contains(id)) continue;
+      if (bytes_.byte() % 4 == 0) {
+        broker_->arena_failed(id, bytes, "fuzz");
+      } else {
+        broker_->arena_ready(id, 0, bytes);
       }
     }
   }
@@ -260,7 +310,8 @@ class Play {
       const auto view = broker_->core().view(id);
       must(view.has_value(), "the core knows every client");
       must(view->allocated == client.booked, "the core counts what is booked");
-      must(view->pinned == view->allocated && view->resident == view->allocated, "all pinned");
+      must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
+      must(client.arena <= client.arena_made, "no more host memory than was made");
       must(client.booked <= client.allocated, "never more than there is");
       const bool holds = view->state == core::ClientState::Running ||
                          view->state == core::ClientState::Stopping ||
@@ -273,6 +324,7 @@ class Play {
   Input bytes_;
   Log log_;
   Checker outbox_;
+  Pieces arena_;
   Time now_{std::chrono::seconds(1)};
   std::unique_ptr<Broker> broker_;
   std::map<ClientId, std::unique_ptr<wire::Page>> clients_;

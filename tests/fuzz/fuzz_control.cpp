@@ -14,6 +14,7 @@ using namespace nvshare::daemon;
 class Nowhere final : public Outbox {
  public:
   void send(ClientId, const wire::Header&) override {}
+  void hand_over(ClientId, const wire::Header&, int) override {}
   void disconnect(ClientId, std::string_view) override {}
   void end(ClientId) override {}
 };

@@ -47,6 +47,12 @@ void refuse_unread(int connection) {
   ::kill(peer.pid, SIGCONT);
 }
 
+// Only where one was asked for.
+std::string backend_in(const wire::RunBegin& begin) {
+  if (begin.backend == wire::Backend::Default) return "";
+  return " backend " + std::to_string(static_cast<unsigned>(begin.backend));
+}
+
 std::string name_in(const wire::RunBegin& begin) {
   return std::string(begin.name, wire::text_length(begin.name, sizeof begin.name));
 }
@@ -113,7 +119,7 @@ class Server {
     runs_[connection] = name;
     add_line(directory_ + "/runs", name + " " + std::to_string(begin->memory_limit) + " " +
                                        std::to_string(begin->core_limit) + " " +
-                                       std::to_string(begin->priority));
+                                       std::to_string(begin->priority) + backend_in(*begin));
     const auto welcome = wire::make<wire::Welcome>();
     return wire::send(connection, &welcome.header, false) == 0;
   }

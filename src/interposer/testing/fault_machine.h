@@ -55,8 +55,9 @@ class FaultMachine : public SwapMachine {
     uint64_t calls = 0;
     uint64_t failures = 0;
   };
-  template <typename Prepare, typename Body>
-  Enumerated fail_each(Prepare prepare, Body move) {
+  template <typename Prepare, typename Body, typename End = void (*)()>
+  Enumerated fail_each(
+      Prepare prepare, Body move, End end = [] {}) {
     Enumerated found;
     for (uint64_t n = 1;; ++n) {
       prepare();
@@ -65,6 +66,7 @@ class FaultMachine : public SwapMachine {
       SCOPED_TRACE("call " + std::to_string(n) + ", " + failed);
       if (!done) ++found.failures;
       check_recovery();
+      end();
       restart();
       if (HasFailure() || found.calls < n) return found;
     }

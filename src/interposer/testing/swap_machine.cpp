@@ -1,5 +1,6 @@
 #include "interposer/testing/swap_machine.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,7 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 
+#include "interposer/elf.h"
 #include "interposer/records.h"
 #include "interposer/swap_state.h"
 #include "softgpu/driver.h"
@@ -24,6 +27,8 @@ struct Faults {
 thread_local Faults t_faults;
 std::array<std::atomic<uint64_t>, kFunctionCount> g_calls;
 
+std::array<std::atomic<bool>, kFunctionCount> g_refused;
+
 template <FunctionId id, auto driver, typename... Arguments>
 CUresult watched(Arguments... arguments) {
   g_calls[static_cast<unsigned>(id)] += 1;
@@ -31,6 +36,7 @@ CUresult watched(Arguments... arguments) {
     t_faults.failed = function(id).symbol;
     return CUDA_ERROR_UNKNOWN;
   }
+  if (g_refused[static_cast<unsigned>(id)]) return CUDA_ERROR_OUT_OF_MEMORY;
   return driver(arguments...);
 }
 
@@ -53,6 +59,11 @@ bool stopped_looking() {
   return false;
 }
 
+// Not libc's own: a sanitizer wants to know of threads.
+void* libc_function(const char* symbol) {
+  return dlsym(RTLD_DEFAULT, symbol);
+}
+
 void fail_call(uint64_t n) {
   t_faults = {0, n, "nothing"};
 }
@@ -61,6 +72,9 @@ uint64_t calls_since() {
 }
 const char* failed_function() {
   return t_faults.failed;
+}
+void refuse(FunctionId id, bool refused) {
+  g_refused[static_cast<unsigned>(id)] = refused;
 }
 uint64_t driver_calls(FunctionId id) {
   return g_calls[static_cast<unsigned>(id)];
@@ -91,6 +105,10 @@ void SwapMachine::SetUp() {
   used_before = used();
   arena_ = 0;
   add_arena(host_bytes_);
+  // The first allocation makes the context known.
+  CUdeviceptr first = 0;
+  ASSERT_OK(swap_allocate(gate, 1, true, &first));
+  ASSERT_OK(swap_free(first).result);
   wait_for_arena();
 }
 
@@ -106,6 +124,7 @@ void SwapMachine::TearDown() {
   swap_context_leaving(context, true);
   EXPECT_OK(real<FunctionId::cuCtxDestroy_v2>(context));
   swap_context_gone(context);
+  wait_for_arena();
   EXPECT_EQ(arena_free(space_of(gate)->arena), arena_) << "host memory was lost";
   for (Slab* slab = space.arena.slabs; slab != nullptr; slab = slab->next) {
     munmap(slab->memory, slab->bytes);
@@ -127,7 +146,8 @@ void SwapMachine::restart() {
 }
 
 void SwapMachine::wait_for_arena() {
-  while (space_of(gate)->arena.pending.load() > 0) arena_wait(space_of(gate)->arena);
+  const Arena& arena = space_of(gate)->arena;
+  while (arena.pending.load() > 0 || arena.preparing.load() > 0) std::this_thread::yield();
 }
 
 CUdeviceptr SwapMachine::allocate(uint64_t bytes, uint64_t seed) {

@@ -25,6 +25,9 @@ uint64_t calls_since();
 // What failed last.
 const char* failed_function();
 
+// A function of the driver fails for everybody, or works again.
+void refuse(FunctionId id, bool refused);
+
 // Calls of one function by anybody, from the beginning.
 uint64_t driver_calls(FunctionId id);
 
@@ -42,7 +45,7 @@ class SwapMachine : public ::testing::Test {
   void TearDown() override;
 
   void add_arena(uint64_t bytes);
-  // All the host memory that was given is there to be used.
+  // All the host memory that was given is there to be used, and nothing of ours is at work.
   void wait_for_arena();
 
   // An allocation that is written to, and remembered with what it should be.

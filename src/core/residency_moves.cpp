@@ -1,0 +1,165 @@
+// Orders to move memory, and what becomes of them.
+
+#include <algorithm>
+
+#include "core/residency.h"
+
+namespace nvshare::core {
+namespace {
+
+constexpr Bytes kWorthMeasuring = mib(16);
+constexpr Duration kFirstRest = 100ms;
+constexpr Duration kLongestRest = 1s;
+constexpr Bytes kNothing{0};
+
+}  // namespace
+
+// --- what is ordered ---------------------------------------------------------------------------
+
+void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
+  client.outgoing += bytes;
+  leaving_ += bytes;
+  stale_ = true;
+  watch(client, now);
+  out.push_back({SendOut{client.id, bytes}, why});
+}
+
+void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
+  set_incoming(client, client.incoming + bytes);
+  watch(client, now);
+  out.push_back({BringIn{client.id, bytes}, why});
+}
+
+// --- what is reported --------------------------------------------------------------------------
+
+void Residency::measure_link(Bytes moved, Duration took) {
+  if (took <= Duration::zero() || moved < kWorthMeasuring) return;
+  const double rate = static_cast<double>(moved.count) * 1e9 / static_cast<double>(took.count());
+  const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
+  const bool first = !link_;
+  link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
+  if (first) replace_guessed_quanta();
+}
+
+void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decisions& out) {
+  unlist(client);
+  const Bytes out_by = std::max(kNothing, client.resident - how.resident);
+  const Bytes in_by = std::max(kNothing, how.resident - client.resident);
+  measure_link(std::max(out_by, in_by), how.took);
+  trust_again(client);
+  set_resident(client, how.resident);
+  set_incoming(client, client.incoming - in_by);
+  client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
+  client.moved_some |= out_by > kNothing || in_by > kNothing;
+  const Bytes kept = std::min(how.kept, std::max(kNothing, client.outgoing - out_by));
+  const Bytes missing = std::min(how.missing, client.incoming);
+  take_back(client, out_by + kept, missing);
+  // An order of which nothing was done is not repeated at once, nor one to make room that was not
+  // obeyed: they would not be obeyed now either. That whole chunks come in leaves some of an order
+  // undone and is no failure.
+  const bool failed = kept > kNothing || (missing > kNothing && !client.moved_some);
+  if (failed) rest(client, now);
+  const bool left = missing > kNothing || client.undone > kNothing;
+  const bool kept_room = client.admitted && client.incoming > kNothing;
+  set_undone(client, kept_room ? client.undone + missing : kNothing);
+  if (client.outgoing == kNothing && client.incoming == kNothing) {
+    if (!failed && client.moved_some) client.rest = Duration::zero();
+    if (left && !failed) bring_rest(client, now, out);
+    client.moved_some = false;
+  }
+  watch(client, now);
+  if (in_by > kNothing && client.complete()) {
+    complete(client, now, out);
+  } else {
+    if (client.complete()) dequeue(client);  // it has kept what it was to send out
+    list(client);
+  }
+}
+
+// Of what was ordered this much is done with: out, or not to be moved after all.
+void Residency::take_back(Client& client, Bytes outgoing, Bytes incoming) {
+  const Bytes done = std::min(outgoing, client.outgoing);
+  client.outgoing -= done;
+  leaving_ -= done;
+  const Bytes planned = std::min(client.planned, std::max(kNothing, client.movable()));
+  leaving_ -= client.planned - planned;
+  client.planned = planned;
+  stale_ |= incoming > kNothing || done > kNothing;
+  set_incoming(client, client.incoming - incoming);
+}
+
+// It was let in by several orders, each of which has left less than a chunk: one for all of that.
+void Residency::bring_rest(Client& client, Time now, Decisions& out) {
+  const Bytes need = client.demand - client.resident;
+  if (!client.admitted || client.queued || need <= kNothing || need > free()) return;
+  bring_in(client, need, {.why = Why::NextInLine, .bytes = need}, now, out);
+}
+
+void Residency::rest(Client& client, Time now) {
+  rise(client);
+  client.rest = std::clamp(client.rest * 2, kFirstRest, kLongestRest);
+  client.rests_until = now + client.rest;
+  resting_.emplace(*client.rests_until, client.seq, &client);
+  client.known_evictable = false;
+  stale_ = true;
+}
+
+void Residency::rise(Client& client) {
+  if (!client.rests_until) return;
+  resting_.erase({*client.rests_until, client.seq, &client});
+  client.rests_until.reset();
+}
+
+void Residency::wake_the_rested(Time now) {
+  while (!resting_.empty() && std::get<0>(*resting_.begin()) <= now) {
+    Client& client = *std::get<2>(*resting_.begin());
+    rise(client);
+    list(client);
+    stale_ = true;
+  }
+}
+
+// --- orders that are not followed --------------------------------------------------------------
+
+// Progress puts the deadline off; a move that is done needs none.
+void Residency::watch(Client& client, Time now) {
+  unwatch(client);
+  if (client.stalled || (client.outgoing == kNothing && client.incoming == kNothing)) return;
+  const Bytes bytes = std::max(client.outgoing, client.incoming);
+  client.move_due = now + config_.drop_timeout + 4 * move_time(bytes);
+  moving_.emplace(*client.move_due, client.seq, &client);
+}
+
+void Residency::unwatch(Client& client) {
+  if (!client.move_due) return;
+  moving_.erase({*client.move_due, client.seq, &client});
+  client.move_due.reset();
+}
+
+void Residency::trust_again(Client& client) {
+  if (!client.stalled) return;
+  client.stalled = false;
+  stalled_ -= client.stalled_bytes;
+  leaving_ += client.outgoing;
+}
+
+// A client that was told to move memory and does not is not waited for: room is looked for
+// elsewhere, and what it holds or was promised counts as what cannot move.
+void Residency::look_for_stalled(Time now, Decisions& out) {
+  while (!moving_.empty() && std::get<0>(*moving_.begin()) <= now) {
+    Client& client = *std::get<2>(*moving_.begin());
+    unwatch(client);
+    unlist(client);
+    client.known_evictable = false;
+    client.stalled = true;
+    set_undone(client, kNothing);
+    client.stalled_bytes = client.resident - client.pinned + client.incoming;
+    stalled_ += client.stalled_bytes;
+    leaving_ -= client.outgoing;
+    stale_ = true;
+    out.push_back({Overdue{client.id, config_.end_overdue},
+                   {.why = Why::MoveIgnored, .bytes = std::max(client.outgoing, client.incoming)}});
+  }
+}
+
+}  // namespace nvshare::core

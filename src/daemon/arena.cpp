@@ -1,0 +1,94 @@
+#include "daemon/arena.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace nvshare::daemon {
+
+Result<UniqueFd> make_host_memory(Bytes bytes) {
+  const auto failed = [](const char* what) {
+    return Error{fmt::format("{}: {}", what, std::strerror(errno))};
+  };
+  UniqueFd memory(memfd_create("nvshare-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) return failed("memfd");
+  while (fallocate(memory.get(), 0, 0, bytes.count) < 0) {
+    if (errno != EINTR) return failed("fallocate");
+  }
+  // Memory that could be made shorter would end whoever copies into it.
+  if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+    return failed("seals");
+  }
+  return memory;
+}
+
+Result<std::unique_ptr<Arena>> Arena::start(Bytes limit, HostMemory host) {
+  UniqueFd ready(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!ready) return Error{"no event descriptor for the arena"};
+  return std::unique_ptr<Arena>(new Arena(limit, std::move(host), std::move(ready)));
+}
+
+Arena::Arena(Bytes limit, HostMemory host, UniqueFd ready)
+    : limit_(limit), host_(std::move(host)), ready_(std::move(ready)) {
+  refresh({});
+  thread_ = std::thread([this] { run(); });
+}
+
+Arena::~Arena() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Arena::refresh(Bytes given) {
+  possible_ = given + host_.left();
+}
+
+void Arena::make(ClientId client, Bytes bytes) {
+  const std::lock_guard lock(mutex_);
+  for (; bytes.count > 0; bytes -= std::min(bytes, kPiece)) {
+    wishes_.push_back({client, std::min(bytes, kPiece)});
+  }
+  wake_.notify_all();
+}
+
+std::vector<Arena::Piece> Arena::take() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(ready_.get(), &count, sizeof count);
+  const std::lock_guard lock(mutex_);
+  return std::exchange(made_, {});
+}
+
+// Others may have taken memory since it was promised.
+Result<UniqueFd> Arena::make_one(Bytes bytes) const {
+  const Bytes left = host_.left();
+  if (left < bytes) return Error{fmt::format("the machine has {} left", to_text(left))};
+  return make_host_memory(bytes);
+}
+
+void Arena::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stopping_ || !wishes_.empty(); });
+    if (stopping_) return;
+    const Wish wish = wishes_.front();
+    wishes_.pop_front();
+    lock.unlock();
+    Piece piece{wish.client, wish.bytes, make_one(wish.bytes)};
+    lock.lock();
+    made_.push_back(std::move(piece));
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(ready_.get(), &one, sizeof one);
+  }
+}
+
+}  // namespace nvshare::daemon

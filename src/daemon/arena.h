@@ -1,0 +1,72 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/host_arena.h"
+#include "daemon/host_memory.h"
+
+namespace nvshare::daemon {
+
+// Sealed anonymous memory of which every page is there, so that whoever uses it never finds none.
+// Its pages count as the scheduler's, whoever maps them. They are freed when nobody has the
+// descriptor or a mapping any more: with the client.
+Result<UniqueFd> make_host_memory(Bytes bytes);
+
+// The host memory that clients swap out to. Making it takes long, so a thread of its own does.
+class Arena final : public HostArena {
+ public:
+  // Never more than `limit`, nor than the machine has left.
+  static Result<std::unique_ptr<Arena>> start(Bytes limit, HostMemory host);
+  ~Arena() override;
+
+  Bytes limit() const { return limit_; }
+  void set_limit(Bytes limit) { limit_ = limit; }
+  // Looks at what the machine has left beside the `given` bytes that clients have already.
+  void refresh(Bytes given);
+
+  Bytes most() const override { return std::min(limit_, possible_); }
+  void make(ClientId client, Bytes bytes) override;
+
+  // A piece, or why there is none.
+  struct Piece {
+    ClientId client;
+    Bytes bytes{};
+    Result<UniqueFd> memory;
+  };
+  // Becomes readable when there are any.
+  int ready() const { return ready_.get(); }
+  std::vector<Piece> take();
+
+ private:
+  struct Wish {
+    ClientId client;
+    Bytes bytes{};
+  };
+  Arena(Bytes limit, HostMemory host, UniqueFd ready);
+  void run();
+  Result<UniqueFd> make_one(Bytes bytes) const;
+
+  static constexpr Bytes kPiece = gib(1);  // at most: the first is there soon
+
+  Bytes limit_;
+  Bytes possible_{};
+  const HostMemory host_;
+  UniqueFd ready_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::deque<Wish> wishes_;
+  std::vector<Piece> made_;
+  std::thread thread_;
+};
+
+}  // namespace nvshare::daemon

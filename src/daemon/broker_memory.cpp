@@ -1,0 +1,266 @@
+// What programs have on their GPUs, and what of it is moved where.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "daemon/broker.h"
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr auto kMost = static_cast<std::uint64_t>(core::kMostMemory.count);
+constexpr Duration kLongestMove = 1h;  // more is not believed
+
+Bytes to_bytes(std::uint64_t count) {
+  return Bytes{static_cast<std::int64_t>(count)};
+}
+
+bool can_move(const ClientRecord& client) {
+  return client.backend != wire::Backend::Native;
+}
+
+}  // namespace
+
+// --- what the core counts ----------------------------------------------------------------------
+
+Bytes Broker::booked_pinned(const ClientRecord& client) {
+  return std::min(client.pinned, client.booked);
+}
+
+Bytes Broker::booked_resident(const ClientRecord& client) {
+  return std::clamp(client.resident, booked_pinned(client), client.booked);
+}
+
+// After the scheduler was away a client may have more than it would be given now. It has it anyway;
+// the core counts as much as the limit allows and the GPU can hold, and the rest as soon as they
+// do.
+void Broker::book_rest(ClientRecord& client, Time now) {
+  const Bytes rest = client.allocated - client.booked;
+  if (rest.count <= 0) return;
+  const TenantRecord& tenant = tenants_.at(client.tenant);
+  const GpuRecord& gpu = gpus_.at(client.gpu);
+  Bytes of_tenant{};
+  Bytes on_gpu{};
+  for (const ClientId id : gpu.clients) {
+    const ClientRecord& one = clients_.at(id);
+    if (one.tenant == client.tenant) of_tenant += one.booked;
+    if (id != client.id) on_gpu += booked_resident(one);
+  }
+  Bytes more = std::min(rest, gpu.total - client.booked);
+  if (tenant.limits.memory) more = std::min(more, *tenant.limits.memory - of_tenant);
+  const Bytes before = std::exchange(client.booked, client.booked + std::max(Bytes{}, more));
+  const Bytes room = std::max(Bytes{}, gpu.total - on_gpu);
+  if (booked_resident(client) > room) client.booked = std::max(before, room);
+  if (client.booked == before) return;
+  const auto taken = step(
+      core::MemoryFound{client.id, client.booked, booked_pinned(client), booked_resident(client)},
+      now);
+  if (taken) return;
+  log_.error("memory_not_booked", {{"client", client.id.value}, {"reason", taken.error().message}});
+  client.booked = before;
+}
+
+// It has freed some.
+void Broker::book_less(ClientRecord& client, Time now) {
+  client.booked = std::min(client.booked, client.allocated);
+  const auto taken = step(
+      core::MemoryChanged{client.id, client.booked, booked_pinned(client), booked_resident(client)},
+      now);
+  if (taken) return;
+  log_.error("memory_not_booked", {{"client", client.id.value},
+                                   {"bytes", client.booked.count},
+                                   {"reason", taken.error().message}});
+}
+
+// --- more --------------------------------------------------------------------------------------
+
+// What the core does not know of.
+std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::uint64_t bytes,
+                                              bool movable) const {
+  // Larger than anything there is; also what would overflow below.
+  if (bytes > kMost) return Refusal{Bytes{0}, "more than any GPU has"};
+  if (client.own_limit && client.allocated + to_bytes(bytes) > *client.own_limit) {
+    return Refusal{std::max(Bytes{0}, *client.own_limit - client.allocated),
+                   "more than the process's own limit"};
+  }
+  if (client.booked != client.allocated && bytes > 0) {
+    return Refusal{Bytes{0}, "it has more than its limit already"};
+  }
+  return movable ? no_host_memory(client, to_bytes(bytes)) : std::nullopt;
+}
+
+void Broker::refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
+                           const Refusal& refusal) {
+  const TenantRecord& tenant = tenants_.at(client.tenant);
+  log_.warn("memory_refused", {{"client", client.id.value},
+                               {"tenant", tenant.is.name},
+                               {"pid", client.pid},
+                               {"asked", message.bytes},
+                               {"used", allocated_by(tenant, client.gpu).count},
+                               {"limit", tenant.limits.memory ? tenant.limits.memory->count : 0},
+                               {"allowed", refusal.allowed.count},
+                               {"reason", refusal.why}});
+  auto answer = wire::make<wire::MemoryRefused>();
+  answer.request = message.request;
+  answer.allowed = static_cast<std::uint64_t>(refusal.allowed.count);
+  outbox_.send(client.id, answer.header);
+}
+
+void Broker::answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits) {
+  if (fits) {
+    auto yes = wire::make<wire::MemoryAvailable>();
+    yes.request = message.request;
+    return outbox_.send(client.id, yes.header);
+  }
+  auto later = wire::make<wire::MemoryWait>();
+  later.request = message.request;
+  later.missing = static_cast<std::uint64_t>((client.booked - booked_resident(client)).count);
+  outbox_.send(client.id, later.header);
+}
+
+void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time now) {
+  book_rest(client, now);
+  const bool movable = message.movable != 0 && can_move(client);
+  if (const auto refusal = refuse(client, message.bytes, movable)) {
+    return refuse_memory(client, message, *refusal);
+  }
+  if (message.bytes == 0) return answer(client, message, true);
+  grow(client, message, movable, now);
+}
+
+// The answer goes before what else follows from it: an order to bring memory in says nothing to a
+// program that does not know of that memory yet.
+void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
+                  Time now) {
+  const Bytes bytes = to_bytes(message.bytes);
+  const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
+  auto taken = core_.step(core::MemoryChanged{client.id, client.booked + bytes, pinned,
+                                              booked_resident(client), movable},
+                          now);
+  if (!taken) return refuse_memory(client, message, {Bytes{0}, taken.error().message});
+  for (const core::Decision& decision : *taken) {
+    const auto* refused = std::get_if<core::MemoryRefused>(&decision.action);
+    if (refused == nullptr || refused->client != client.id) continue;
+    const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.booked);
+    return refuse_memory(client, message, {allowed, core::to_text(decision.reason)});
+  }
+  const core::ClientView view = *core_.view(client.id);
+  const bool fits = !movable || view.resident == view.allocated;
+  client.allocated += bytes;
+  client.booked += bytes;
+  if (!movable) client.pinned += bytes;
+  if (fits) client.resident += bytes;
+  show_allocated(client.tenant, client.gpu);
+  answer(client, message, fits);
+  follow(std::move(*taken), now);
+  if (movable) fill_arena();
+}
+
+// --- less, and elsewhere -----------------------------------------------------------------------
+
+void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
+  if (message.bytes > static_cast<std::uint64_t>(client.allocated.count)) {
+    return disconnect(client,
+                      fmt::format("freed {} bytes of {}", message.bytes, client.allocated.count));
+  }
+  if (message.resident > message.bytes || message.pinned > message.resident ||
+      message.pinned > static_cast<std::uint64_t>(client.pinned.count)) {
+    return disconnect(
+        client, fmt::format("freed {} bytes, {} of them on the GPU, {} pinned of {}", message.bytes,
+                            message.resident, message.pinned, client.pinned.count));
+  }
+  client.allocated -= to_bytes(message.bytes);
+  client.resident -= to_bytes(message.resident);
+  client.pinned -= to_bytes(message.pinned);
+  // One that cannot move its memory need not say where it was.
+  const Bytes unsaid = std::max(Bytes{}, client.pinned - client.allocated);
+  client.pinned -= unsaid;
+  client.resident -= unsaid;
+  book_less(client, now);
+  show_allocated(client.tenant, client.gpu);
+}
+
+void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why) {
+  ClientRecord* client = find(id);
+  if (client == nullptr) return;
+  const std::uint64_t number = next_order_++;
+  client->orders.push_back({number, out, bytes});
+  if (log_.writes(Level::Debug)) {
+    log_.debug(out ? "swap_out" : "swap_in", {{"client", id.value},
+                                              {"order", number},
+                                              {"bytes", bytes.count},
+                                              {"reason", core::to_text(why)}});
+  }
+  const auto send = [&](auto message) {
+    message.order = number;
+    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    outbox_.send(id, message.header);
+  };
+  out ? send(wire::make<wire::SwapOut>()) : send(wire::make<wire::SwapIn>());
+}
+
+void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time now) {
+  const auto at = std::find_if(client.orders.begin(), client.orders.end(),
+                               [&](const MoveOrder& one) { return one.number == message.order; });
+  const bool ordered = at != client.orders.end();
+  if (!ordered && message.order != 0) {
+    return disconnect(
+        client, fmt::format("moved memory for order {}, which it was not given", message.order));
+  }
+  const Bytes may_come = ordered && !at->out ? at->left : Bytes{};
+  const bool wrong_way = ordered && !at->out && message.out > 0;
+  if (message.in > static_cast<std::uint64_t>(may_come.count) || wrong_way ||
+      message.out > static_cast<std::uint64_t>(client.allocated.count) + kMost) {
+    return disconnect(client, fmt::format("moved {} out and {} in, and was told to bring in {}",
+                                          message.out, message.in, may_come.count));
+  }
+  const Bytes out = to_bytes(message.out);
+  const Bytes in = to_bytes(message.in);
+  if (client.resident - out < Bytes{} - core::kMostMemory) {
+    return disconnect(client, "has moved out far more than it has");
+  }
+  client.resident += in - out;
+  const auto took = Duration{static_cast<std::int64_t>(
+      std::min(message.took, static_cast<std::uint64_t>(kLongestMove.count())))};
+  const Bytes copied = to_bytes(std::min(message.copied, message.out + message.in));
+  const Moves moves{out, in, copied, took};
+  client.moves += moves;
+  tenants_.at(client.tenant).moves += moves;
+  gpus_.at(client.gpu).moves += moves;
+  core::MemoryMoved event{client.id, booked_resident(client), took, {}, {}};
+  if (ordered) {
+    at->left = std::max(Bytes{}, at->left - (at->out ? out : in));
+    if (message.done != 0) {
+      (at->out ? event.kept : event.missing) = at->left;
+      client.orders.erase(at);
+    }
+  }
+  const auto taken = step(event, now);
+  if (!taken) disconnect(client, taken.error().message);
+}
+
+// --- what tenants see --------------------------------------------------------------------------
+
+Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
+  Bytes sum{};
+  for (const ClientId id : tenant.clients) {
+    const ClientRecord& client = clients_.at(id);
+    if (client.gpu == gpu) sum += client.allocated;
+  }
+  return sum;
+}
+
+void Broker::show_allocated(TenantId id, GpuId gpu) {
+  const TenantRecord& tenant = tenants_.at(id);
+  const Bytes sum = allocated_by(tenant, gpu);
+  for (const ClientId client_id : tenant.clients) {
+    const ClientRecord& client = clients_.at(client_id);
+    if (client.gpu != gpu) continue;
+    client.page->scheduler.tenant_allocated = static_cast<std::uint64_t>(sum.count);
+  }
+}
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,246 @@
+// Memory that can leave the GPU, between programs and the core.
+
+#include "daemon/testing.h"
+
+namespace nvshare::daemon {
+namespace {
+
+using Told = TestBroker::Told;
+
+core::Config quick() {
+  core::Config config;
+  config.quantum_mode = core::QuantumMode::Fixed;
+  config.quantum_fixed = 1s;
+  return config;
+}
+
+// Two clients of 10 GiB on a GPU that can safely hold 14.4.
+struct Swapping : testing::Test {
+  Swapping() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
+    EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
+    t.want(one);
+    grant = t.granted(one);
+    EXPECT_EQ(t.ask_movable(two, gib(10)), Told::Wait);
+    t.want(two);
+  }
+  Bytes safe() const { return *t.broker.core().safe_limit(GpuId{0}); }
+  const ClientRecord& record(ClientId id) const { return t.broker.clients().at(id); }
+  core::ClientView view(ClientId id) const { return *t.broker.core().view(id); }
+  template <typename Message>
+  Message only(ClientId id) {
+    const auto all = t.outbox.take<Message>(id);
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? Message{} : all[0];
+  }
+  // The second comes in, in the place of the first.
+  void rotate() {
+    const auto ahead = only<wire::SwapIn>(two);
+    t.moved(two, ahead.order, {}, Bytes{static_cast<std::int64_t>(ahead.bytes)});
+    t.pass(2s);
+    t.release(one, grant, 2s, true);
+    const auto out = only<wire::SwapOut>(one);
+    t.moved(one, out.order, Bytes{static_cast<std::int64_t>(out.bytes)}, {});
+    const auto in = only<wire::SwapIn>(two);
+    t.moved(two, in.order, {}, Bytes{static_cast<std::int64_t>(in.bytes)});
+  }
+
+  TestBroker t{quick()};
+  ClientId one;
+  ClientId two;
+  std::uint64_t grant = 0;
+};
+
+TEST_F(Swapping, RotationByOrders) {
+  EXPECT_NE(grant, 0u);
+  EXPECT_EQ(t.granted(two), 0u) << "not before its memory is there";
+  EXPECT_EQ(view(two).resident, Bytes{0});
+  rotate();
+  EXPECT_NE(t.granted(two), 0u);
+  EXPECT_EQ(view(two).resident, gib(10));
+  EXPECT_EQ(view(one).resident, safe() - gib(10));
+  EXPECT_EQ(record(one).moves.out, gib(20) - safe());
+  EXPECT_EQ(t.broker.gpus().at(GpuId{0}).moves.in, gib(10));
+  EXPECT_TRUE(t.outbox.disconnected.empty());
+}
+
+TEST_F(Swapping, OrdersAreNumberedUpwards) {
+  const auto first = t.outbox.take<wire::SwapIn>(two).at(0).order;
+  t.pass(2s);
+  t.release(one, grant, 2s, true);
+  EXPECT_GT(only<wire::SwapOut>(one).order, first);
+}
+
+TEST_F(Swapping, AChunkMoreGoesOutAndIsCounted) {
+  t.pass(2s);
+  t.release(one, grant, 2s, true);
+  const auto out = only<wire::SwapOut>(one);
+  t.moved(one, out.order, Bytes{static_cast<std::int64_t>(out.bytes)} + mib(100), {});
+  EXPECT_EQ(view(one).resident, safe() - gib(10) - mib(100));
+  EXPECT_FALSE(t.gone(one));
+}
+
+TEST_F(Swapping, AnOrderThatFailsIsTriedAgainLater) {
+  t.pass(2s);
+  t.release(one, grant, 2s, true);
+  t.moved(one, only<wire::SwapOut>(one).order, {}, {});
+  EXPECT_TRUE(t.outbox.take<wire::SwapOut>(one).empty());
+  t.pass(2s);
+  EXPECT_FALSE(t.gone(one));
+  EXPECT_NE(t.granted(one), 0u) << "it has all its memory and runs on meanwhile";
+}
+
+TEST_F(Swapping, WhoIsKilledInAMoveFreesEverything) {
+  t.pass(2s);
+  t.release(one, grant, 2s, true);
+  t.moved(one, only<wire::SwapOut>(one).order, gib(1), {}, false);
+  t.broker.leave(one, t.now);
+  for (const auto& in : t.outbox.take<wire::SwapIn>(two)) {
+    t.moved(two, in.order, {}, Bytes{static_cast<std::int64_t>(in.bytes)});
+  }
+  EXPECT_NE(t.granted(two), 0u);
+}
+
+TEST_F(Swapping, WhatIsBroughtInMustHaveBeenOrdered) {
+  const auto ahead = only<wire::SwapIn>(two);
+  t.moved(two, ahead.order, {}, Bytes{static_cast<std::int64_t>(ahead.bytes) + 1});
+  EXPECT_TRUE(t.gone(two));
+  t.moved(one, 0, {}, Bytes{1});
+  EXPECT_TRUE(t.gone(one));
+}
+
+TEST_F(Swapping, AnUnknownOrderOrTooMuchIsAnError) {
+  t.moved(two, 4711, {}, {});
+  EXPECT_TRUE(t.gone(two));
+  auto message = wire::make<wire::MemoryMoved>();
+  message.out = UINT64_MAX;
+  t.say(one, message);
+  EXPECT_TRUE(t.gone(one));
+}
+
+// The driver did not have the room after all: it is absent, and comes in later.
+TEST_F(Swapping, WhatWentOutOfItsOwnAccordIsBroughtInLater) {
+  t.moved(one, 0, gib(10), {});
+  EXPECT_EQ(t.outbox.take<wire::Drop>(one).size(), 1u);
+  t.release(one, grant, 1ms, true);
+  EXPECT_EQ(view(one).resident, Bytes{0});
+  EXPECT_FALSE(t.gone(one));
+}
+
+TEST_F(Swapping, FreedMemoryIsCountedWhereItWas) {
+  t.free(one, gib(4), gib(4));
+  EXPECT_EQ(view(one).resident, gib(6));
+  EXPECT_EQ(view(one).allocated, gib(6));
+  t.free(two, gib(10), {});
+  EXPECT_EQ(view(two).allocated, Bytes{0});
+  EXPECT_NE(t.granted(two), 0u) << "nothing is missing any more";
+  t.free(one, gib(1), gib(1) + Bytes{1});
+  EXPECT_TRUE(t.gone(one));
+}
+
+// A thread frees what has just come in before the link's thread has said that it has.
+TEST_F(Swapping, MessagesThatCrossEachOtherAddUp) {
+  const auto ahead = only<wire::SwapIn>(two);
+  const Bytes came{static_cast<std::int64_t>(ahead.bytes)};
+  t.free(two, gib(1), gib(1));
+  EXPECT_FALSE(t.gone(two));
+  t.moved(two, ahead.order, {}, came);
+  EXPECT_FALSE(t.gone(two));
+  EXPECT_EQ(view(two).allocated, gib(9));
+  EXPECT_EQ(view(two).resident, came - gib(1));
+}
+
+TEST_F(Swapping, AGrowthThatDoesNotFitStopsItsOwnClient) {
+  EXPECT_EQ(t.ask_movable(one, gib(1)), Told::Wait);
+  EXPECT_EQ(t.outbox.take<wire::Drop>(one).size(), 1u);
+  EXPECT_EQ(record(one).allocated, gib(11));
+  EXPECT_EQ(record(one).resident, gib(10));
+}
+
+TEST_F(Swapping, MemoryThatCannotMoveIsGivenNowOrNever) {
+  EXPECT_FALSE(t.ask(one, gib(5)));
+  const ClientId three = t.join(t.tenant("c"));
+  EXPECT_FALSE(t.ask(three, gib(5))) << "the others could not come back beside it";
+}
+
+TEST_F(Swapping, LargerThanTheGpuIsRefused) {
+  EXPECT_EQ(t.ask_movable(one, gib(5)), Told::Refused);
+  EXPECT_EQ(t.allowed, static_cast<std::uint64_t>((safe() - gib(10)).count));
+  EXPECT_NE(t.lines.find("the GPU can give at most"), std::string::npos);
+}
+
+TEST(SwappingBackend, NativeMemoryIsPinnedWhateverTheProgramSays) {
+  TestBroker t;
+  const auto tenant =
+      t.broker.begin_run({TenantKind::Run, "a", 0}, {}, t.now, wire::Backend::Native);
+  const auto welcome = t.try_join(*tenant, TestBroker::hello());
+  EXPECT_EQ(welcome->backend, wire::Backend::Native);
+  const ClientId client{welcome->client};
+  EXPECT_EQ(t.ask_movable(client, gib(1)), Told::Available);
+  EXPECT_EQ(t.broker.core().view(client)->pinned, gib(1));
+  t.broker.set_backend(wire::Backend::Managed);
+  EXPECT_EQ(t.try_join(t.tenant("b"), TestBroker::hello())->backend, wire::Backend::Managed);
+}
+
+TEST(SwappingHello, WhatAReturningClientHasIsBookedWhereItIs) {
+  TestBroker t;
+  auto hello = TestBroker::hello();
+  hello.allocated = static_cast<std::uint64_t>(gib(8).count);
+  hello.resident = static_cast<std::uint64_t>(gib(3).count);
+  hello.pinned = static_cast<std::uint64_t>(gib(1).count);
+  const ClientId client = t.join(t.tenant("a"), hello);
+  const auto view = t.broker.core().view(client);
+  EXPECT_EQ(view->allocated, gib(8));
+  EXPECT_EQ(view->resident, gib(3));
+  EXPECT_EQ(view->pinned, gib(1));
+  t.want(client);
+  const auto in = t.outbox.take<wire::SwapIn>(client);
+  ASSERT_EQ(in.size(), 1u);
+  EXPECT_EQ(in[0].bytes, static_cast<std::uint64_t>(gib(5).count));
+  hello.pinned = hello.resident + 1;
+  EXPECT_FALSE(t.try_join(t.tenant("b"), hello));
+}
+
+// --- host memory -------------------------------------------------------------------------------
+
+TEST_F(Swapping, HostMemoryIsMadeAheadOfNeed) {
+  const Bytes over = gib(20) - safe();
+  for (const ClientId id : {one, two}) {
+    EXPECT_GE(t.arena.asked[id], over + core::kLargestChunk);
+    EXPECT_LE(t.arena.asked[id], over + core::kLargestChunk + mib(256));
+  }
+  t.broker.arena_ready(one, 42, gib(1));
+  EXPECT_EQ(t.outbox.handed_over[one], std::vector<int>{42});
+  EXPECT_EQ(only<wire::Arena>(one).bytes, static_cast<std::uint64_t>(gib(1).count));
+  const Bytes before = t.broker.arena_used();
+  t.broker.arena_failed(two, gib(1), "no memory");
+  EXPECT_EQ(t.broker.arena_used(), before - gib(1));
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.arena_used(), before) << "tried again";
+  t.broker.leave(one, t.now);
+  EXPECT_LT(t.broker.arena_used(), before);
+  t.broker.arena_ready(one, 42, gib(1));
+  EXPECT_EQ(t.outbox.handed_over[one].size(), 1u) << "it is gone";
+}
+
+TEST(SwappingArena, AloneNobodyNeedsAny) {
+  TestBroker t;
+  const ClientId one = t.join(t.tenant("a"));
+  EXPECT_EQ(t.ask_movable(one, gib(14)), Told::Available);
+  t.broker.sample(t.now);
+  EXPECT_TRUE(t.arena.asked.empty());
+}
+
+TEST(SwappingArena, WhatHasNoPlaceOnTheHostIsNotPromised) {
+  TestBroker t;
+  t.arena.limit = gib(4);
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  EXPECT_EQ(t.ask_movable(one, gib(12)), Told::Available);
+  EXPECT_EQ(t.ask_movable(two, gib(12)), Told::Refused);
+  EXPECT_NE(t.lines.find("of host memory would be needed to swap"), std::string::npos);
+  EXPECT_EQ(t.ask_movable(two, gib(2)), Told::Available) << "fits without";
+  EXPECT_LE(t.broker.arena_used(), gib(4));
+}
+
+}  // namespace
+}  // namespace nvshare::daemon

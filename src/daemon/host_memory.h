@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/units.h"
+
+namespace nvshare::daemon {
+
+// What this machine, and the control groups that the scheduler is in, have left of host memory.
+class HostMemory {
+ public:
+  // `root` is where /proc and /sys are; another one for tests.
+  explicit HostMemory(std::string root = "") : root_(std::move(root)) {}
+
+  // What could be had without anything being swapped or ended, as the kernel reckons it.
+  Bytes available() const;
+  // How much of that may be taken: some stays for everyone else.
+  Bytes left() const;
+
+ private:
+  std::string read(const std::string& path) const;
+  std::optional<Bytes> left_in_groups() const;
+
+  std::string root_;
+};
+
+// A line "MemAvailable:   1234 kB" of /proc/meminfo; nothing when it is not there.
+std::optional<Bytes> meminfo_line(std::string_view text, std::string_view name);
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,119 @@
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "integration/world.h"
+
+// Programs that together have more memory than the card, with the scheduler and the library as they
+// are installed. Each job changes all of its memory again and again, and looks at the end whether
+// every word is what it should be.
+namespace nvshare::integration {
+namespace {
+
+class Swap : public World {
+ protected:
+  void SetUp() override {
+    World::SetUp();
+    set("NVSHARE_SOFTGPU_MEMORY", "256Mi");
+    set("NVSHARE_RESERVE_BASE", "4Mi");
+    set("NVSHARE_RESERVE_PER_PROCESS", "2Mi");
+    set("NVSHARE_RESERVE_PERCENT", "1");
+    set("NVSHARE_QUANTUM_MIN", "100ms");
+  }
+
+  // Two of these do not fit.
+  Job trainer(const std::string& name, const std::string& seconds = "4") {
+    return job(name, {},
+               {"--pattern", "train", "--memory", "160Mi", "--piece", "16Mi", "--queue", "2",
+                "--check", "--seconds", seconds});
+  }
+
+  std::int64_t moved_out() { return of_gpu("/moves/out"); }
+  std::int64_t of_gpu(const char* pointer) {
+    const nlohmann::json now = status();
+    const nlohmann::json::json_pointer place(std::string("/gpus/0") + pointer);
+    return now.contains(place) ? now[place].get<std::int64_t>() : -1;
+  }
+  // Both have had their memory moved several times.
+  bool wait_for_switches() {
+    return eventually([&] { return moved_out() > std::int64_t{600} << 20; }, 60s);
+  }
+  static void expect_good(Job& job) {
+    const auto ending = job.process.wait(120s);
+    ASSERT_TRUE(ending) << job.name << " has not ended:\n" << job.process.output();
+    EXPECT_EQ(ending->code, 0) << job.name << ":\n" << job.process.output();
+  }
+};
+
+TEST_F(Swap, JobsThatDoNotFitTogetherAllRunAndKeepEveryByte) {
+  const Process scheduler = start_scheduler();
+  Job one = trainer("one");
+  Job two = trainer("two");
+  ASSERT_TRUE(wait_for_switches());
+  expect_good(one);
+  expect_good(two);
+  EXPECT_TRUE(eventually([&] { return of_gpu("/swapped") == 0; }, 10s));
+}
+
+TEST_F(Swap, WhoIsKilledInTheMiddleLeavesItsRoomToTheOthers) {
+  const Process scheduler = start_scheduler();
+  Job one = trainer("one", "60");
+  Job two = trainer("two");
+  ASSERT_TRUE(wait_for_switches());
+  for (const pid_t pid : processes("one")) ::kill(pid, SIGKILL);
+  expect_good(two);
+  EXPECT_TRUE(eventually([&] { return status()["scheduler"].value("arena_used", -1l) == 0; }, 10s));
+}
+
+TEST_F(Swap, WithoutTheSchedulerNothingIsLost) {
+  Process scheduler = start_scheduler();
+  Job one = trainer("one");
+  Job two = trainer("two");
+  ASSERT_TRUE(wait_for_switches());
+  scheduler.signal(SIGKILL);
+  ASSERT_TRUE(scheduler.wait(10s));
+  expect_good(one);
+  expect_good(two);
+}
+
+TEST_F(Swap, AfterTheSchedulerCameBackTurnsGoOn) {
+  Process first = start_scheduler();
+  Job one = trainer("one", "8");
+  Job two = trainer("two", "8");
+  ASSERT_TRUE(wait_for_switches());
+  first.signal(SIGKILL);
+  ASSERT_TRUE(first.wait(10s));
+  const Process second = start_scheduler();
+  expect_good(one);
+  expect_good(two);
+}
+
+TEST_F(Swap, WithoutHostMemoryTheAllocationIsRefused) {
+  set("NVSHARE_ARENA_LIMIT", "0");
+  const Process scheduler = start_scheduler();
+  const Job one = trainer("one", "60");
+  ASSERT_TRUE(
+      eventually([&] { return of_gpu("/memory_allocated") >= std::int64_t{160} << 20; }, 30s));
+  Job two = trainer("two");
+  const auto ending = two.process.wait(60s);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->code, 1);
+  EXPECT_NE(two.process.output().find("OUT_OF_MEMORY"), std::string::npos) << two.process.output();
+  EXPECT_NE(scheduler.output().find("host memory"), std::string::npos) << scheduler.output();
+}
+
+TEST_F(Swap, NativeMemoryStaysAndIsRefusedWhenThereIsNoRoom) {
+  const Process scheduler = start_scheduler();
+  const Job one = job("one", {"--backend", "native"}, {"--memory", "160Mi", "--seconds", "60"});
+  ASSERT_TRUE(eventually(
+      [&] { return tenant("one").is_object() && tenant("one").value("pinned", 0l) >= 160l << 20; },
+      30s));
+  Job two = trainer("two");
+  const auto ending = two.process.wait(60s);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->code, 1);
+  EXPECT_EQ(moved_out(), 0);
+}
+
+}  // namespace
+}  // namespace nvshare::integration
