@@ -5,8 +5,8 @@
 #include "interposer/link.h"
 #include "interposer/swap_virtual.h"
 
-// Physical memory that others get hold of: another process, another API, a multicast object, an
-// array. It cannot leave any more without them, so it stays.
+// Physical memory that others get hold of: another device, another process, another API, a
+// multicast object, an array. It cannot leave any more without them, so it stays.
 namespace nvshare::interposer {
 namespace {
 
@@ -69,6 +69,15 @@ CUresult map_arrays(CUarrayMapInfo* list, unsigned count, CUstream stream) {
 }  // namespace
 
 namespace own {
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* desc,
+                        size_t count) {
+  if (swap_lets_others_in(address, size, desc, count)) {
+    const CUresult result = pin_range(address, size);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return swap_set_access(address, size, desc, count);
+}
 
 CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handle_type,

@@ -152,8 +152,18 @@ Gate* gate_for_swap(uint64_t bytes, const CUmemAllocationProp& kind, unsigned lo
   return swaps ? gate : nullptr;
 }
 
+// The memory needs some context to be moved in, and this one may be from before there was a
+// scheduler.
+void note_current_context(Gate& gate) {
+  CUcontext context = nullptr;
+  if (gate_of_current_device() != &gate) return;
+  if (real<FunctionId::cuCtxGetCurrent>(&context) != CUDA_SUCCESS) return;
+  swap_context_made(gate, context);
+}
+
 CUresult create_swappable(Gate& gate, CUmemGenericAllocationHandle* handle, uint64_t bytes,
                           const CUmemAllocationProp& kind) {
+  note_current_context(gate);
   const Given given = memory_request(gate, bytes, true);
   if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
   const bool room = given == Given::Room;
@@ -263,11 +273,6 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   while (at < end && remove_one_mapping(at, end, before)) {
   }
   return result;
-}
-
-CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* desc,
-                        size_t count) {
-  return swap_set_access(address, size, desc, count);
 }
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,

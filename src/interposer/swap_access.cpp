@@ -93,7 +93,28 @@ CUresult tell_driver_of_rest(CUdeviceptr address, CUdeviceptr end, const CUmemAc
   return tell_driver(from, end, access, count);
 }
 
+bool is_for_others(const CUmemAccessDesc& access, CUdevice device) {
+  const bool its_own =
+      access.location.type == CU_MEM_LOCATION_TYPE_DEVICE && access.location.id == device;
+  return access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && !its_own;
+}
+
 }  // namespace
+
+bool swap_lets_others_in(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* access,
+                         size_t count) {
+  if (access == nullptr || !swap_is_mapped(address, bytes)) return false;
+  const KeepErrno keep;
+  const Lock maps(g_maps.mutex);
+  for (Place* place = first_place(address, bytes); place != nullptr;
+       place = place_after(*place, address + bytes)) {
+    const CUdevice device = place->backing->region->space->device;
+    for (size_t i = 0; i < count; ++i) {
+      if (is_for_others(access[i], device)) return true;
+    }
+  }
+  return false;
+}
 
 CUresult swap_set_access(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* access,
                          size_t count) {

@@ -74,7 +74,8 @@ bool swap_is_handle(CUmemGenericAllocationHandle handle) {
 bool swap_can_follow(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind,
                      unsigned long long flags) {
   const KeepErrno keep;
-  if (bytes == 0 || flags != 0 || !is_plain(kind)) return false;
+  // It moves as a whole or not at all.
+  if (bytes == 0 || bytes > kLargestChunk || flags != 0 || !is_plain(kind)) return false;
   Space* space = make_space(gate);
   return space != nullptr && find_granularity(*space, kind.location.id) == CUDA_SUCCESS &&
          bytes % space->granularity == 0;

@@ -3,10 +3,6 @@
 namespace nvshare::interposer {
 namespace {
 
-// Smaller chunks cost more time to map than to copy; larger ones hold up what is in line behind
-// them.
-constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
-
 uint64_t round_up(uint64_t value, uint64_t to) {
   return (value + to - 1) / to * to;
 }

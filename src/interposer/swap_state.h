@@ -33,6 +33,10 @@ enum class Content : uint8_t {
   kCopied,  // what its host copy says
 };
 
+// Smaller chunks cost more time to map than to copy; larger ones hold up what is in line behind
+// them, and the scheduler does not reckon with them.
+inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
+
 struct Chunk {
   Region* region = nullptr;
   Chunk* sibling = nullptr;  // the next one of the region

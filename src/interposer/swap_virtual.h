@@ -37,6 +37,10 @@ CUresult swap_map(CUdeviceptr address, uint64_t bytes, uint64_t offset,
 CUresult swap_unmap(CUdeviceptr address, uint64_t bytes, SwapTellFreed tell);
 CUresult swap_set_access(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* access,
                          size_t count);
+// Whether one of these lets somebody use memory of ours who is not its device: our gate does not
+// hold him back while it is away.
+bool swap_lets_others_in(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* access,
+                         size_t count);
 CUresult swap_get_access(unsigned long long* flags, const CUmemLocation* location,
                          CUdeviceptr address);
 CUresult swap_properties(CUmemAllocationProp* kind, CUmemGenericAllocationHandle handle);

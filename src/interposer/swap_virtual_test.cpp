@@ -266,6 +266,8 @@ TEST_F(VirtualSwap, SomeKindsAreLeftAlone) {
   EXPECT_FALSE(swap_can_follow(gate, kGranule, one, 1));
   EXPECT_FALSE(swap_can_follow(gate, kGranule + 4096, one, 0));
   EXPECT_FALSE(swap_can_follow(gate, 0, one, 0));
+  EXPECT_TRUE(swap_can_follow(gate, 256 * kMiB, one, 0));
+  EXPECT_FALSE(swap_can_follow(gate, 258 * kMiB, one, 0));
   one.location.type = CU_MEM_LOCATION_TYPE_HOST;
   EXPECT_FALSE(swap_can_follow(gate, kGranule, one, 0));
   one = kind();

@@ -12,7 +12,6 @@ class VirtualMoves : public Machine {
   void SetUp() override {
     Machine::SetUp();
     account.backend = wire::Backend::Swap;
-    swap_context_made(*gate_of_device(0), context);
     ASSERT_OK(own::cuMemAddressReserve(&range, kRange, 0, 0, 0));
   }
   void TearDown() override {
@@ -150,6 +149,21 @@ TEST_F(VirtualMoves, IsPinnedOnceItIsBound) {
   EXPECT_OK(own::cuMemUnmap(range, kChunk));
   for (const auto handle : {bound, mapped, in_array}) EXPECT_OK(own::cuMemRelease(handle));
   EXPECT_EQ(account.pinned, 0u);
+}
+
+TEST_F(VirtualMoves, IsPinnedOnceAnotherDeviceMayUseIt) {
+  const auto handle = create();
+  EXPECT_OK(own::cuMemMap(range, kChunk, 0, handle, 0));
+  CUmemAccessDesc access[2] = {
+      {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+      {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_NONE}};
+  EXPECT_OK(own::cuMemSetAccess(range, kChunk, access, 2));
+  EXPECT_EQ(account.pinned, 0u);
+  access[1].flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  EXPECT_OK(own::cuMemSetAccess(range, kChunk, access, 2));
+  EXPECT_EQ(account.pinned, kChunk);
+  EXPECT_OK(own::cuMemUnmap(range, kChunk));
+  EXPECT_OK(own::cuMemRelease(handle));
 }
 
 TEST_F(VirtualMoves, OddKindsAreTheDriversAndPinned) {
