@@ -1,3 +1,5 @@
+#include <thread>
+
 #include "interposer/swap_backing.h"
 #include "interposer/testing/virtual_machine.h"
 
@@ -276,6 +278,31 @@ TEST_F(VirtualSwap, SomeKindsAreLeftAlone) {
   one = kind();
   one.allocFlags.usage = 1;
   EXPECT_FALSE(swap_can_follow(gate, kGranule, one, 0));
+}
+
+// While somebody asks the driver about it, or changes it.
+TEST_F(VirtualSwap, WhatIsHeldIsNotMoved) {
+  grow(kGranule, 1);
+  grow(2 * kGranule, 2);
+  {
+    const SwapHold hold(at(0));
+    EXPECT_FALSE(hold.away());
+    EXPECT_TRUE(out_all());
+    EXPECT_EQ(last.out, 2 * kGranule);
+  }
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(last.out, kGranule);
+  std::thread mover;
+  {
+    const SwapHold hold(at(0));
+    EXPECT_TRUE(hold.away());
+    mover = std::thread([&] { EXPECT_TRUE(in_all()); });
+    while (swap_resident(gate) < 2 * kGranule) std::this_thread::yield();
+    EXPECT_EQ(swap_absent(gate), kGranule);
+  }
+  mover.join();
+  EXPECT_EQ(last.in, 3 * kGranule) << "it was waited for";
+  check_all();
 }
 
 // It belongs to the device.
