@@ -115,6 +115,7 @@ class Broker {
   void take(ClientRecord& client, const wire::Released& message, Time now);
   void take(ClientRecord& client, const wire::MemoryRequest& message, Time now);
   void take(ClientRecord& client, const wire::MemoryFreed& message, Time now);
+  void take(ClientRecord& client, const wire::MemoryPinned& message, Time now);
   void take(ClientRecord& client, const wire::MemoryMoved& message, Time now);
 
   // Memory.
@@ -130,7 +131,7 @@ class Broker {
   void refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
   void book_rest(ClientRecord& client, Time now);
-  void book_less(ClientRecord& client, Time now);
+  void book_change(ClientRecord& client, Time now);
   static Bytes booked_pinned(const ClientRecord& client);
   static Bytes booked_resident(const ClientRecord& client);
   void note_no_room(GpuRecord& gpu, Time now);

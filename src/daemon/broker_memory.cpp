@@ -63,8 +63,8 @@ void Broker::book_rest(ClientRecord& client, Time now) {
   client.booked = before;
 }
 
-// It has freed some.
-void Broker::book_less(ClientRecord& client, Time now) {
+// It has freed some, or less of it can move.
+void Broker::book_change(ClientRecord& client, Time now) {
   client.booked = std::min(client.booked, client.allocated);
   const auto taken = step(
       core::MemoryChanged{client.id, client.booked, booked_pinned(client), booked_resident(client)},
@@ -179,8 +179,19 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
   const Bytes unsaid = std::max(Bytes{}, client.pinned - client.allocated);
   client.pinned -= unsaid;
   client.resident -= unsaid;
-  book_less(client, now);
+  book_change(client, now);
   show_allocated(client.tenant, client.gpu);
+}
+
+void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
+  const Bytes could_move = client.allocated - client.pinned;
+  if (message.bytes > static_cast<std::uint64_t>(could_move.count)) {
+    return disconnect(client,
+                      fmt::format("pinned {} bytes of {}, of which {} are already", message.bytes,
+                                  client.allocated.count, client.pinned.count));
+  }
+  client.pinned += to_bytes(message.bytes);
+  book_change(client, now);
 }
 
 void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why) {

@@ -181,6 +181,26 @@ TEST(SwappingBackend, NativeMemoryIsPinnedWhateverTheProgramSays) {
   EXPECT_EQ(t.try_join(t.tenant("b"), TestBroker::hello())->backend, wire::Backend::Managed);
 }
 
+TEST(SwappingBackend, WhatCouldMoveCanBePinned) {
+  TestBroker t;
+  const ClientId client = t.join(t.tenant("a"));
+  EXPECT_EQ(t.ask_movable(client, gib(3)), Told::Available);
+  auto pinned = wire::make<wire::MemoryPinned>();
+  pinned.bytes = static_cast<std::uint64_t>(gib(1).count);
+  t.say(client, pinned);
+  EXPECT_EQ(t.broker.core().view(client)->pinned, gib(1));
+  EXPECT_EQ(t.broker.core().view(client)->allocated, gib(3));
+  auto freed = wire::make<wire::MemoryFreed>();
+  freed.bytes = freed.resident = freed.pinned = pinned.bytes;
+  t.say(client, freed);
+  EXPECT_EQ(t.broker.core().view(client)->pinned, Bytes{});
+  EXPECT_EQ(t.broker.core().view(client)->allocated, gib(2));
+  EXPECT_FALSE(t.outbox.disconnected.contains(client));
+  pinned.bytes = static_cast<std::uint64_t>(gib(2).count) + 1;
+  t.say(client, pinned);
+  EXPECT_TRUE(t.outbox.disconnected.contains(client));
+}
+
 TEST(SwappingHello, WhatAReturningClientHasIsBookedWhereItIs) {
   TestBroker t;
   auto hello = TestBroker::hello();

@@ -30,6 +30,8 @@ void Broker::packet(ClientId id, const wire::Header* header, Time now) {
       return take(*client, *wire::as<wire::MemoryRequest>(header), now);
     case wire::Type::MemoryFreed:
       return take(*client, *wire::as<wire::MemoryFreed>(header), now);
+    case wire::Type::MemoryPinned:
+      return take(*client, *wire::as<wire::MemoryPinned>(header), now);
     case wire::Type::MemoryMoved:
       return take(*client, *wire::as<wire::MemoryMoved>(header), now);
     case wire::Type::Hello:

@@ -12,7 +12,10 @@ namespace {
 CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
   if (result != CUDA_SUCCESS) return result;
   const KeepErrno keep;
-  if (Gate* gate = gate_of_device(device)) note_context(*gate, *context);
+  Gate* gate = gate_of_device(device);
+  if (gate == nullptr) return result;
+  note_context(*gate, *context);
+  if (memory_backend(*gate) == wire::Backend::Swap) swap_context_made(*gate, *context);
   return result;
 }
 

@@ -336,6 +336,18 @@ bool memory_found_no_room(Gate& gate, uint64_t bytes) {
   return true;
 }
 
+void memory_pinned(Gate& gate, uint64_t bytes) {
+  if (bytes == 0) return;
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Lock lock(link.mutex);
+  link.pinned.fetch_add(bytes);
+  if (link.phase == Phase::Unmanaged) return;
+  auto message = wire::make<wire::MemoryPinned>();
+  message.bytes = bytes;
+  tell(link, message.header);
+}
+
 wire::Backend memory_backend(const Gate& gate) {
   return gate.link->backend.load(std::memory_order_relaxed);
 }

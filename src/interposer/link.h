@@ -48,6 +48,9 @@ inline void pinned_memory_freed(Gate& gate, uint64_t bytes) {
   memory_freed(gate, {bytes, bytes, bytes});
 }
 
+// So many that could leave the GPU, and are on it, never will again.
+void memory_pinned(Gate& gate, uint64_t bytes);
+
 // What becomes of plain allocations.
 wire::Backend memory_backend(const Gate& gate);
 

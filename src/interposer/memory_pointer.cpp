@@ -1,6 +1,7 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
 #include "interposer/memory_movable.h"
+#include "interposer/swap_virtual.h"
 
 // Questions about addresses whose memory we made: answered as the driver answers them for memory of
 // cuMemAlloc, also while it is not on the GPU, when the driver knows nothing of it, and when it is
@@ -59,10 +60,22 @@ CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr
   }
 }
 
+// Memory that the program mapped itself is what the driver says; while it is away, it is waited
+// for.
+template <FunctionId kFunction, typename... Arguments>
+CUresult ask_driver(CUdeviceptr address, Arguments... arguments) {
+  {
+    const SwapHold hold(address);
+    if (!hold.away()) return real<kFunction>(arguments...);
+  }
+  const Passage passage({});
+  return real<kFunction>(arguments...);
+}
+
 template <FunctionId kFunction, typename Address, typename Size>
 CUresult get_range(Address* base, Size* size, Address address) {
   const SwapRange range = disguised_range_of(address);
-  if (!range.ours) return real<kFunction>(base, size, address);
+  if (!range.ours) return ask_driver<kFunction>(address, base, size, address);
   if (base != nullptr) *base = static_cast<Address>(range.base);
   if (size != nullptr) *size = static_cast<Size>(range.bytes);
   return CUDA_SUCCESS;
@@ -82,7 +95,9 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   const SwapRange range = data != nullptr ? disguised_range_of(address) : SwapRange{};
-  if (!range.ours) return real<FunctionId::cuPointerGetAttribute>(data, attribute, address);
+  if (!range.ours) {
+    return ask_driver<FunctionId::cuPointerGetAttribute>(address, data, attribute, address);
+  }
   return tell(range, attribute, address, data);
 }
 
@@ -91,7 +106,8 @@ CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* at
   const bool sound = num_attributes != 0 && attributes != nullptr && data != nullptr;
   const SwapRange range = sound ? disguised_range_of(address) : SwapRange{};
   if (!range.ours) {
-    return real<FunctionId::cuPointerGetAttributes>(num_attributes, attributes, data, address);
+    return ask_driver<FunctionId::cuPointerGetAttributes>(address, num_attributes, attributes, data,
+                                                          address);
   }
   for (unsigned i = 0; i < num_attributes; ++i) {
     if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;

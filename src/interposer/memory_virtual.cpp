@@ -1,10 +1,14 @@
 #include "interposer/bodies.h"
 #include "interposer/memory_count.h"
 #include "interposer/memory_movable.h"
+#include "interposer/swap_virtual.h"
 
 // Physical memory of the virtual memory API. It is there as long as a handle of it is held or a
 // mapping of it stands, whichever goes first; addresses by themselves cost nothing. Handles that
 // were imported, and those of multicast objects, are not known here and count nothing.
+//
+// With the backend `swap` it can move (swap_virtual.h). Otherwise, and when it could not be made
+// again as it was, it is counted here.
 namespace nvshare::interposer {
 namespace {
 
@@ -139,12 +143,46 @@ bool remove_one_mapping(uint64_t& address, uint64_t end, Serial before) {
   return true;
 }
 
+// The gate of the device that memory which can move is to be made on; null when it is to be the
+// driver's own.
+Gate* gate_for_swap(uint64_t bytes, const CUmemAllocationProp& kind, unsigned long long flags) {
+  if (kind.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return nullptr;
+  Gate* gate = gate_of_device(kind.location.id);
+  const bool swaps = gate != nullptr && memory_backend(*gate) == wire::Backend::Swap &&
+                     bytes < kMostBytes && swap_can_follow(*gate, bytes, kind, flags);
+  return swaps ? gate : nullptr;
+}
+
+// The memory needs some context to be moved in, and this one may be from before there was a
+// scheduler.
+void note_current_context(Gate& gate) {
+  CUcontext context = nullptr;
+  if (gate_of_current_device() != &gate) return;
+  if (real<FunctionId::cuCtxGetCurrent>(&context) != CUDA_SUCCESS) return;
+  swap_context_made(gate, context);
+}
+
+CUresult create_swappable(Gate& gate, CUmemGenericAllocationHandle* handle, uint64_t bytes,
+                          const CUmemAllocationProp& kind) {
+  note_current_context(gate);
+  const Given given = memory_request(gate, bytes, true);
+  if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool room = given == Given::Room;
+  const CUresult result = swap_create(gate, bytes, kind, room, handle);
+  if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
+  return result;
+}
+
 }  // namespace
 
 namespace own {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
+  const bool sound = handle != nullptr && prop != nullptr;
+  if (Gate* gate = sound ? gate_for_swap(size, *prop, flags) : nullptr) {
+    return create_swappable(*gate, handle, size, *prop);
+  }
   const bool counted = handle != nullptr && prop != nullptr && size != 0 &&
                        prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   Charge charge(counted ? gate_of_device(prop->location.id) : nullptr, size);
@@ -163,6 +201,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (swap_is_handle(handle)) return swap_release(handle, tell_freed);
   const Serial before = mark();
   const CUresult result = real<FunctionId::cuMemRelease>(handle);
   if (result != CUDA_SUCCESS) return result;
@@ -182,7 +221,9 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   // Memory of cuMemAlloc has none; that ours has some is our own affair.
-  if (movable_range_of(reinterpret_cast<CUdeviceptr>(addr)).ours) return CUDA_ERROR_INVALID_VALUE;
+  const auto address = reinterpret_cast<CUdeviceptr>(addr);
+  if (movable_range_of(address).ours) return CUDA_ERROR_INVALID_VALUE;
+  if (swap_is_mapped(address, 1)) return swap_retain(address, handle);
   {
     const Lock lock(g_books.mutex);
     if (!g_books.handles.hold()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -192,7 +233,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   Handle* known = result == CUDA_SUCCESS ? g_books.handles.find(*handle, kPlainTag) : nullptr;
   const uint64_t id = result != CUDA_SUCCESS ? 0
                       : known != nullptr     ? known->physical
-                                             : physical_at(reinterpret_cast<uint64_t>(addr));
+                                             : physical_at(address);
   Physical* physical = id == 0 ? nullptr : g_books.physicals.find(id, kPlainTag);
   if (physical != nullptr) physical->handles += 1;
   if (physical == nullptr || known != nullptr) {
@@ -208,6 +249,9 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  if (swap_is_handle(handle)) return swap_map(address, size, offset, handle, flags);
+  // The driver does not know of what is away.
+  if (swap_is_mapped(address, size)) return CUDA_ERROR_INVALID_VALUE;
   bool refused = false;
   const uint64_t physical = hold_for_map(handle, refused);
   if (refused) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -223,13 +267,33 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   const Serial before = mark();
-  const CUresult result = real<FunctionId::cuMemUnmap>(address, size);
+  const CUresult result = swap_unmap(address, size, tell_freed);
   if (result != CUDA_SUCCESS) return result;
   uint64_t at = address;
   const uint64_t end = address + size;
   while (at < end && remove_one_mapping(at, end, before)) {
   }
   return result;
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                        CUdeviceptr address) {
+  return swap_get_access(flags, location, address);
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+  return swap_reserve(address, size, alignment, addr, flags);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
+  return swap_unreserve(address, size);
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
+  if (swap_is_handle(handle)) return swap_properties(prop, handle);
+  return real<FunctionId::cuMemGetAllocationPropertiesFromHandle>(prop, handle);
 }
 
 }  // namespace own

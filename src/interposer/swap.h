@@ -27,6 +27,7 @@ struct SwapFreed {
   Gate* gate = nullptr;
   uint64_t bytes = 0;
   uint64_t resident = 0;
+  uint64_t pinned = 0;
 };
 // Frees what begins at `address`. As the driver's cuMemFree it waits for the GPU when the memory is
 // there; memory that is absent is simply forgotten.
@@ -46,6 +47,9 @@ struct SwapRange {
 };
 SwapRange swap_range_of(CUdeviceptr address);
 
+// The program has made a context on the gate's device. What is not in any context can be moved in
+// it.
+void swap_context_made(Gate& gate, CUcontext context);
 // The driver is about to end a context, or (not `leaving`) has refused to: nothing is moved or
 // pinned in it meanwhile. Waits for a move that is going on.
 void swap_context_leaving(CUcontext context, bool leaving);

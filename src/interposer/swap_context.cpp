@@ -13,7 +13,26 @@ Lane* find_lane(Space& space, CUcontext context) {
   return nullptr;
 }
 
+bool can_use(const Lane* lane) {
+  return lane != nullptr && lane->context != nullptr && !lane->leaving;
+}
+
 }  // namespace
+
+Lane* lane_for(Region& region) {
+  const bool homeless = region.lane == nullptr || region.lane->context == nullptr;
+  if (region.backing != nullptr && homeless) {
+    for (Lane& lane : region.space->lanes) {
+      if (can_use(&lane)) region.lane = &lane;
+    }
+  }
+  return can_use(region.lane) ? region.lane : nullptr;
+}
+
+void swap_context_made(Gate& gate, CUcontext context) {
+  const KeepErrno keep;
+  if (Space* space = make_space(gate)) lane_of(*space, context);
+}
 
 Lane* known_lane(Space& space, CUcontext context) {
   if (context == nullptr) return nullptr;

@@ -1,16 +1,14 @@
-#include <thread>
-
 #include "interposer/swap_state.h"
-#include "interposer/testing/swap_machine.h"
+#include "interposer/testing/fault_machine.h"
 
 // Every call that a swap makes of the driver fails in turn. Nothing is lost, nothing is mixed up,
 // nothing is left behind, and the next swap works.
 namespace nvshare::interposer {
 namespace {
 
-class SwapFaults : public SwapMachine {
+class SwapFaults : public FaultMachine {
  protected:
-  SwapFaults() : SwapMachine(24 * kMiB) {}
+  SwapFaults() : FaultMachine(24 * kMiB) {}
 
   // Something of every kind: small, large, zeros, never written, and already on the host, as it was
   // and changed since.
@@ -31,65 +29,7 @@ class SwapFaults : public SwapMachine {
     allocate(1000, 3);
   }
 
-  // As the link's thread does it, without a context. Answers how many calls it took.
-  template <typename Body>
-  uint64_t with_fault(uint64_t n, Body body) {
-    uint64_t calls = 0;
-    std::thread thread([&] {
-      fail_call(n);
-      body();
-      calls = calls_since();
-      failed = failed_function();
-      fail_call(0);
-    });
-    thread.join();
-    return calls;
-  }
-
-  void check_all() {
-    check_sums();
-    check_contents();
-  }
-
-  // Afterwards everything works.
-  void check_recovery() {
-    check_all();
-    EXPECT_TRUE(out_all());
-    check_sums();
-    EXPECT_EQ(used(), used_before);
-    EXPECT_TRUE(in_all());
-    EXPECT_EQ(swap_absent(gate), 0u);
-    check_all();
-    EXPECT_TRUE(out(4 * kMiB));
-    EXPECT_TRUE(in_all());
-    check_all();
-  }
-
-  const char* failed = "";
   CUdeviceptr changing = 0;
-
-  // Fails one call of `move` after the other, each time from the beginning: how many there were,
-  // and how many it did not survive.
-  struct Enumerated {
-    uint64_t calls = 0;
-    uint64_t failures = 0;
-  };
-  template <typename Prepare, typename Body, typename End = void (*)()>
-  Enumerated fail_each(
-      Prepare prepare, Body move, End end = [] {}) {
-    Enumerated found;
-    for (uint64_t n = 1;; ++n) {
-      prepare();
-      bool done = false;
-      found.calls = with_fault(n, [&] { done = move(); });
-      SCOPED_TRACE("call " + std::to_string(n) + ", " + failed);
-      if (!done) ++found.failures;
-      check_recovery();
-      end();
-      restart();
-      if (HasFailure() || found.calls < n) return found;
-    }
-  }
 };
 
 // The kernel has to be loaded when that was not possible before; without it, it goes on.

@@ -40,16 +40,6 @@ void forget(Space& space, Allocation& allocation, SwapFreed& freed) {
   }
 }
 
-void wait_until_still(Region& region) {
-  Space& space = *region.space;
-  while (region.moving > 0) {
-    const uint32_t seen = space.finished.load();
-    space.mutex.unlock();
-    futex_wait(space.finished, seen);
-    space.mutex.lock();
-  }
-}
-
 // --- without
 
 // What is behind an allocation that is forgotten, when the GPU is done with it.

@@ -7,11 +7,13 @@ namespace {
 
 void next(Move& move, Batch& batch) {
   const Lock lock(move.space.mutex);
-  for (Chunk* chunk = move.space.away.first(); chunk != nullptr;) {
+  for (Chunk* chunk = move.space.away.first(); chunk != nullptr && batch.count < kBatch;) {
     Chunk* following = chunk->after;
     const bool may_come =
-        chunk->asked > 0 && chunk->asked <= move.left && !chunk->region->lane->leaving;
-    if (may_come && board(batch, *chunk)) {
+        chunk->asked > 0 && chunk->asked <= move.left && lane_for(*chunk->region) != nullptr;
+    if (may_come && chunk->held) {
+      move.passed_over = true;
+    } else if (may_come && board(batch, *chunk)) {
       move.left -= chunk->asked;
       set_where(*chunk, Where::kComing);
     }
@@ -41,8 +43,8 @@ bool come(Batch& batch, size_t n, size_t parity) {
   if (make_present(chunk) != CUDA_SUCCESS) return false;
   if (chunk.content == Content::kNothing) return true;
   const CUstream stream = copies_of(*batch.lane);
-  if (stream != nullptr && begin_content(passenger, stream) == CUDA_SUCCESS &&
-      mark_end(batch, n, parity)) {
+  if (stream != nullptr && open_chunk(chunk, true) &&
+      begin_content(passenger, stream) == CUDA_SUCCESS && mark_end(batch, n, parity)) {
     return true;
   }
   undo(batch, chunk);
@@ -63,6 +65,7 @@ void finish(Move& move, Batch& batch, size_t n) {
     here = false;
   }
   if (!here) move.failed = true;
+  if (here) close_chunk(chunk);
   const Lock lock(move.space.mutex);
   if (here) move.count(0, chunk.asked, passenger.copied);
   set_where(chunk, here ? Where::kHere : Where::kAway);
@@ -80,7 +83,14 @@ bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) 
   tidy(*space);
   const Lock moving(space->moves);
   Move move(*space, bytes, progress, argument);
-  run(move, kIn);
+  for (;;) {
+    const uint32_t seen = space->finished.load();
+    move.passed_over = false;
+    run(move, kIn);
+    if (!move.goes_on() || !move.passed_over) break;
+    // Who holds it only has a call of the driver to make.
+    futex_wait(space->finished, seen);
+  }
   return move.goes_on();
 }
 

@@ -112,7 +112,7 @@ namespace {
 Chunk* hold_remains(Space& space) {
   const Lock lock(space.mutex);
   for (Chunk* chunk = space.away.first(); chunk != nullptr; chunk = chunk->after) {
-    if (!chunk->mapped && chunk->handle == 0) continue;
+    if ((!chunk->mapped && chunk->handle == 0) || chunk->held) continue;
     set_where(*chunk, Where::kComing);
     return chunk;
   }
@@ -123,7 +123,8 @@ Chunk* hold_remains(Space& space) {
 void release_remains(Space& space) {
   bool gone = true;
   while (Chunk* chunk = gone ? hold_remains(space) : nullptr) {
-    gone = wait_for_lane(*chunk->region->lane) && make_absent(*chunk);
+    Lane* lane = chunk->region->lane;
+    gone = (lane == nullptr || wait_for_lane(*lane)) && make_absent(*chunk);
     const Lock lock(space.mutex);
     set_where(*chunk, Where::kAway);
   }

@@ -33,9 +33,10 @@ class Move {
   Move(Space& space, uint64_t wanted, SwapProgress progress, void* argument);
 
   Space& space;
-  uint64_t left;         // of what is wanted
-  bool failed = false;   // something could not be moved: nothing more is begun
-  bool stopped = false;  // by who is told of the progress
+  uint64_t left;             // of what is wanted
+  bool failed = false;       // something could not be moved: nothing more is begun
+  bool stopped = false;      // by who is told of the progress
+  bool passed_over = false;  // something that is held
 
   bool goes_on() const { return !failed && !stopped; }
   void count(uint64_t out, uint64_t in, bool copied);

@@ -12,7 +12,7 @@ constexpr uint64_t kPage = 4096;
 // --- which: with the space's mutex held
 
 bool may_leave(const Chunk& chunk) {
-  return chunk.asked > 0 && !chunk.region->lane->leaving;
+  return chunk.asked > 0 && !chunk.held && lane_for(*chunk.region) != nullptr;
 }
 
 // Chooses among those that are `wanted` until there is enough, the oldest first.
@@ -53,13 +53,23 @@ void fill(Move& move, Batch& batch) {
   if (space.chosen.first() == nullptr) choose(space, move.left);
   for (Chunk* chunk = space.chosen.first(); chunk != nullptr;) {
     Chunk* next = chunk->after;
-    if (board(batch, *chunk)) {
+    if (!may_leave(*chunk)) {
+      put_back(*chunk);
+    } else if (board(batch, *chunk)) {
       move.left -= chunk->asked < move.left ? chunk->asked : move.left;
       chunk->length = length_of(*chunk);
       set_where(*chunk, Where::kLeaving);
     }
     chunk = next;
   }
+}
+
+bool open_all(Batch& batch) {
+  bool all = true;
+  for (size_t n = 0; n < batch.count && all; ++n) {
+    all = open_chunk(*batch.passengers[n].chunk, false);
+  }
+  return all;
 }
 
 // False when it may still be looking.
@@ -85,7 +95,7 @@ bool look_for_changes(Batch& batch) {
 void next(Move& move, Batch& batch) {
   if (move.left == 0) return;
   fill(move, batch);
-  if (batch.count > 0 && !look_for_changes(batch)) move.failed = true;
+  if (batch.count > 0 && !(open_all(batch) && look_for_changes(batch))) move.failed = true;
 }
 
 // --- where to
@@ -169,21 +179,32 @@ void settle(Move& move, Passenger& passenger) {
   }
 }
 
-bool leave(Move& move, Batch& batch, Passenger& passenger) {
+bool reaches_the_end(Move& move, Batch& batch, Passenger& passenger) {
   if (!passenger.begun) return false;
-  if (!wait_for_end(passenger)) {
-    abandon_copy(move, batch, *passenger.chunk);
+  if (wait_for_end(passenger)) return true;
+  abandon_copy(move, batch, *passenger.chunk);
+  return false;
+}
+
+// Whether it has left, which it may also do when something has failed.
+bool leave(Move& move, Batch& batch, Passenger& passenger) {
+  Chunk& chunk = *passenger.chunk;
+  if (!reaches_the_end(move, batch, passenger)) {
+    move.failed = true;
+    if (!batch.lane->hasher.busy && !chunk.copy.in_doubt) close_chunk(chunk);
     return false;
   }
   settle(move, passenger);
-  return make_absent(*passenger.chunk);
+  if (make_absent(chunk)) return true;
+  move.failed = true;
+  // Some of it may be gone: it is all put back, or away, whatever is left of it.
+  return make_present(chunk) != CUDA_SUCCESS;
 }
 
 void finish(Move& move, Batch& batch, size_t n) {
   Passenger& passenger = batch.passengers[n];
   Chunk& chunk = *passenger.chunk;
   const bool left = leave(move, batch, passenger);
-  if (!left) move.failed = true;
   const Lock lock(move.space.mutex);
   if (left) {
     move.count(chunk.asked, 0, passenger.copied);

@@ -1,4 +1,4 @@
-#include "interposer/swap_state.h"
+#include "interposer/swap_backing.h"
 
 // Physical memory comes and goes in steps, each of which the driver may refuse. A chunk says how
 // far it is, so every step can be tried again, and nothing that the driver has given is forgotten.
@@ -16,14 +16,16 @@ CUresult create(Chunk& chunk) {
   CUmemAllocationProp kind{};
   kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   kind.location = location_of(chunk);
+  if (const Backing* backing = chunk.region->backing) kind = backing->kind;
   CUmemGenericAllocationHandle handle = 0;
   const CUresult result = real<FunctionId::cuMemCreate>(&handle, chunk.bytes, &kind, 0);
   if (result == CUDA_SUCCESS) chunk.handle = handle;
   return result;
 }
 
-// The handle is only needed until the memory is mapped, which then keeps it: so unmapping it is all
-// that it takes to be rid of it, and cannot be half done.
+// The handle of memory of ours is only needed until it is mapped, which then keeps it: so unmapping
+// it is all that it takes to be rid of it, and cannot be half done. What the program made can be
+// mapped anew at any time, so its handle stays as long as it does.
 bool release_handle(Chunk& chunk) {
   if (chunk.handle == 0) return true;
   if (real<FunctionId::cuMemRelease>(chunk.handle) != CUDA_SUCCESS) return false;
@@ -50,12 +52,16 @@ CUresult map(Chunk& chunk) {
 CUresult make_present(Chunk& chunk) {
   CUresult result = CUDA_SUCCESS;
   if (!chunk.mapped && chunk.handle == 0) result = create(chunk);
-  if (result == CUDA_SUCCESS) result = map(chunk);
+  Backing* backing = chunk.region->backing;
+  if (result == CUDA_SUCCESS) result = backing != nullptr ? map_places(*backing) : map(chunk);
   if (result != CUDA_SUCCESS) make_absent(chunk);
   return result;
 }
 
 bool make_absent(Chunk& chunk) {
+  if (Backing* backing = chunk.region->backing) {
+    return close_chunk(chunk) && unmap_places(*backing) && release_handle(chunk);
+  }
   if (!release_handle(chunk)) return false;
   if (!chunk.mapped) return true;
   if (real<FunctionId::cuMemUnmap>(chunk.address, chunk.bytes) != CUDA_SUCCESS) return false;

@@ -3,10 +3,6 @@
 namespace nvshare::interposer {
 namespace {
 
-// Smaller chunks cost more time to map than to copy; larger ones hold up what is in line behind
-// them.
-constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
-
 uint64_t round_up(uint64_t value, uint64_t to) {
   return (value + to - 1) / to * to;
 }
@@ -63,21 +59,20 @@ void drop_records(Region& region) {
   space.region_pool.give(&region);
 }
 
-CUresult find_granularity(Space& space) {
+}  // namespace
+
+CUresult find_granularity(Space& space, CUdevice device) {
   {
     const Lock lock(space.mutex);
     if (space.granularity != 0) return CUDA_SUCCESS;
   }
-  CUdevice device = -1;
-  CUresult result = real<FunctionId::cuCtxGetDevice>(&device);
-  if (result != CUDA_SUCCESS) return result;
   CUmemAllocationProp kind{};
   kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   kind.location.id = device;
   size_t granularity = 0;
-  result = real<FunctionId::cuMemGetAllocationGranularity>(&granularity, &kind,
-                                                           CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  const CUresult result = real<FunctionId::cuMemGetAllocationGranularity>(
+      &granularity, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (result != CUDA_SUCCESS) return result;
   const Lock lock(space.mutex);
   space.device = device;
@@ -85,10 +80,10 @@ CUresult find_granularity(Space& space) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
 Region* make_region(Space& space, Lane& lane, uint64_t bytes, CUresult& result) {
-  result = find_granularity(space);
+  CUdevice device = -1;
+  result = real<FunctionId::cuCtxGetDevice>(&device);
+  if (result == CUDA_SUCCESS) result = find_granularity(space, device);
   if (result != CUDA_SUCCESS) return nullptr;
   result = CUDA_ERROR_OUT_OF_MEMORY;
   Region* region = nullptr;

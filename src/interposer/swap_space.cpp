@@ -16,6 +16,7 @@ ChunkList* list_of(Space& space, Where where) {
       return &space.away;
     case Where::kLeaving:
     case Where::kComing:
+    case Where::kPinned:
       break;
   }
   return nullptr;
@@ -36,8 +37,7 @@ void leave_list(Chunk& chunk) {
   if (ChunkList* list = list_of(space, chunk.where)) list->remove(chunk);
   if (is_moving(chunk.where)) {
     chunk.region->moving -= 1;
-    space.finished.fetch_add(1);
-    futex_wake(space.finished, kEveryone);
+    wake_waiters(space);
   }
 }
 
@@ -91,6 +91,21 @@ void remove_chunks(Region& region) {
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) leave_list(*chunk);
 }
 
+void wake_waiters(Space& space) {
+  space.finished.fetch_add(1);
+  futex_wake(space.finished, kEveryone);
+}
+
+void wait_until_still(Region& region) {
+  Space& space = *region.space;
+  while (region.moving > 0) {
+    const uint32_t seen = space.finished.load();
+    space.mutex.unlock();
+    futex_wait(space.finished, seen);
+    space.mutex.lock();
+  }
+}
+
 uint64_t swap_absent(Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
@@ -106,6 +121,7 @@ uint64_t swap_resident(Gate& gate) {
 }
 
 void swap_reset_after_fork() {
+  forget_backings();
   g_spaces.reset_after_fork();
 }
 

@@ -15,6 +15,7 @@
 // or, when it is small, with others. A Region's physical memory is its Chunks. Chunks move.
 namespace nvshare::interposer {
 
+struct Backing;
 struct Region;
 struct Space;
 
@@ -24,6 +25,7 @@ enum class Where : uint8_t {
   kLeaving,  // being moved by the link's thread, which alone touches it until it is done
   kComing,   // the same
   kAway,
+  kPinned,  // on the GPU for ever
 };
 
 // What a chunk that is away will be when it is back.
@@ -32,6 +34,10 @@ enum class Content : uint8_t {
   kZeros,
   kCopied,  // what its host copy says
 };
+
+// Smaller chunks cost more time to map than to copy; larger ones hold up what is in line behind
+// them, and the scheduler does not reckon with them.
+inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
 
 struct Chunk {
   Region* region = nullptr;
@@ -45,6 +51,8 @@ struct Chunk {
   // call of the driver failed, what is left over is seen here and undone, or used, the next time.
   CUmemGenericAllocationHandle handle = 0;
   bool mapped = false;
+  // A thread of the program is changing it, or looking: it is not moved meanwhile.
+  bool held = false;
 
   Where where = Where::kAway;
   Content content = Content::kNothing;
@@ -68,8 +76,9 @@ struct Lane {
 
 struct Region {
   Space* space = nullptr;
-  Lane* lane = nullptr;
-  CUdeviceptr address = 0;
+  Lane* lane = nullptr;        // may be null, or without a context, when there is a backing
+  Backing* backing = nullptr;  // the addresses are the program's (swap_backing.h)
+  CUdeviceptr address = 0;     // then: where we copy it, if the program has no place for that; or 0
   uint64_t bytes = 0;
   Chunk* chunks = nullptr;
   uint32_t moving = 0;  // of the chunks: those that are leaving or coming
@@ -159,6 +168,10 @@ inline bool is_resident(const Chunk& chunk) {
 // The region's chunks begin to count, and to be moved; or stop to.
 void add_chunks(Region& region);
 void remove_chunks(Region& region);
+// Lets go of the mutex while a chunk of the region is moving.
+void wait_until_still(Region& region);
+// Whoever waits for a chunk looks again.
+void wake_waiters(Space& space);
 
 // --- swap_physical.cpp: what the driver is asked for. No lock is needed.
 
@@ -168,8 +181,17 @@ CUresult make_present(Chunk& chunk);
 // No physical memory under its addresses. False when some is left.
 bool make_absent(Chunk& chunk);
 
+// --- swap_places.cpp: the same
+
+// The chunk's address is one where all of it can be read, and (`write`) written to.
+bool open_chunk(Chunk& chunk, bool write);
+// That is over. False when it is still open, which does no harm while the chunk is there.
+bool close_chunk(Chunk& chunk);
+
 // --- swap_region.cpp
 
+// What the driver gives memory of the device in whole multiples of. Takes the space's mutex.
+CUresult find_granularity(Space& space, CUdevice device);
 // Addresses for `bytes` in the current context, and chunks for them, which are away and not known
 // to anybody; null when that cannot be, with the reason.
 Region* make_region(Space& space, Lane& lane, uint64_t bytes, CUresult& result);
@@ -191,6 +213,11 @@ void unlist_shared(Region& region);
 // released when it can be now. Takes the space's mutex.
 void tidy(Space& space);
 
+// --- swap_backing.cpp
+
+// In the child of a fork.
+void forget_backings();
+
 // --- swap_context.cpp
 
 // What we have in the context; made when there is nothing yet. Null when there is no place for it.
@@ -198,6 +225,8 @@ void tidy(Space& space);
 Lane* lane_of(Space& space, CUcontext context);
 // The same, but null when there is nothing yet.
 Lane* known_lane(Space& space, CUcontext context);
+// Where the region's chunks can be moved now; null: nowhere. With the space's mutex held.
+Lane* lane_for(Region& region);
 // Our stream in the lane's context, which is current; null when it cannot be made.
 CUstream copies_of(Lane& lane);
 // The n-th of its events; null when it cannot be made.

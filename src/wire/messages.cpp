@@ -17,6 +17,7 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(MemoryFreed);
     NVSHARE_MESSAGE(MemoryMoved);
     NVSHARE_MESSAGE(Look);
+    NVSHARE_MESSAGE(MemoryPinned);
     NVSHARE_MESSAGE(Welcome);
     NVSHARE_MESSAGE(Refused);
     NVSHARE_MESSAGE(Grant);

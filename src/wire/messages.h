@@ -31,6 +31,7 @@ enum class Type : uint16_t {
   MemoryFreed = 6,    // MEM_UPDATE: this much less
   MemoryMoved = 7,    // what of a SwapOut or SwapIn is done
   Look = 8,           // how much memory may I have? instead of a Hello, and it makes no client
+  MemoryPinned = 9,   // this much could move, and cannot any more
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
@@ -142,6 +143,14 @@ struct MemoryFreed {
   uint64_t bytes;
   uint64_t resident;  // of them, on the GPU
   uint64_t pinned;    // of those, never to leave it
+};
+
+// Memory that was asked for as movable, and is on the GPU, has become the other kind: somebody else
+// got hold of it. Nothing else changes. When it is freed it is `pinned`.
+struct MemoryPinned {
+  static constexpr Type kType = Type::MemoryPinned;
+  Header header;
+  uint64_t bytes;
 };
 
 // How much has gone out and come in since the last such message; several may follow an order.

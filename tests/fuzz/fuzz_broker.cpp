@@ -237,7 +237,7 @@ class Play {
     const ClientId* found = some_client();
     if (found == nullptr) return;
     const ClientId id = *found;
-    switch (bytes_.byte() % 6) {
+    switch (bytes_.byte() % 7) {
       case 0: {
         const auto message = wire::make<wire::RequestGrant>();
         return broker_->packet(id, &message.header, now_);
@@ -266,6 +266,11 @@ class Play {
         message.bytes = bytes_.number() * kUnit;
         message.resident = bytes_.number() * kUnit;
         message.pinned = bytes_.number() * kUnit;
+        return broker_->packet(id, &message.header, now_);
+      }
+      case 4: {
+        auto message = wire::make<wire::MemoryPinned>();
+        message.bytes = bytes_.number() * kUnit;
         return broker_->packet(id, &message.header, now_);
       }
       default: {

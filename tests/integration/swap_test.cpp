@@ -22,10 +22,12 @@ class Swap : public World {
   }
 
   // Two of these do not fit.
-  Job trainer(const std::string& name, const std::string& seconds = "4") {
-    return job(name, {},
-               {"--pattern", "train", "--memory", "160Mi", "--piece", "16Mi", "--queue", "2",
-                "--check", "--seconds", seconds});
+  Job trainer(const std::string& name, const std::string& seconds = "4",
+              const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words{"--pattern", "train", "--memory", "160Mi",     "--piece", "16Mi",
+                                   "--queue",   "2",     "--check",  "--seconds", seconds};
+    words.insert(words.end(), more.begin(), more.end());
+    return job(name, {}, words);
   }
 
   std::int64_t moved_out() { return of_gpu("/moves/out"); }
@@ -49,6 +51,16 @@ TEST_F(Swap, JobsThatDoNotFitTogetherAllRunAndKeepEveryByte) {
   const Process scheduler = start_scheduler();
   Job one = trainer("one");
   Job two = trainer("two");
+  ASSERT_TRUE(wait_for_switches());
+  expect_good(one);
+  expect_good(two);
+  EXPECT_TRUE(eventually([&] { return of_gpu("/swapped") == 0; }, 10s));
+}
+
+TEST_F(Swap, SoDoJobsThatMapTheirMemoryThemselves) {
+  const Process scheduler = start_scheduler();
+  Job one = trainer("one", "4", {"--expandable"});
+  Job two = trainer("two", "4", {"--expandable", "--piece", "4Mi"});
   ASSERT_TRUE(wait_for_switches());
   expect_good(one);
   expect_good(two);

@@ -68,13 +68,24 @@ bool Job::begin() {
 }
 
 bool Job::take_memory() {
-  std::size_t left = static_cast<std::size_t>(options_.memory.count);
-  while (left > 0) {
-    const std::size_t bytes = std::min(left, static_cast<std::size_t>(options_.piece.count));
-    CUdeviceptr address = 0;
-    if (!ok(driver_.call<FunctionId::cuMemAlloc_v2>(&address, bytes), "cuMemAlloc")) return false;
+  const auto all = static_cast<std::size_t>(options_.memory.count);
+  CUdeviceptr range = 0;
+  if (options_.expandable && all > 0 &&
+      !ok(driver_.call<FunctionId::cuMemAddressReserve>(&range, all, std::size_t{0}, CUdeviceptr{0},
+                                                        0ull),
+          "cuMemAddressReserve")) {
+    return false;
+  }
+  for (std::size_t taken = 0; taken < all;) {
+    const std::size_t bytes = std::min(all - taken, static_cast<std::size_t>(options_.piece.count));
+    CUdeviceptr address = range + taken;
+    const bool good =
+        options_.expandable
+            ? expand(address, bytes)
+            : ok(driver_.call<FunctionId::cuMemAlloc_v2>(&address, bytes), "cuMemAlloc");
+    if (!good) return false;
     pieces_.push_back({address, bytes, 0});
-    left -= bytes;
+    taken += bytes;
   }
   if (!options_.check) return true;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -85,6 +96,23 @@ bool Job::take_memory() {
     if (!launch(fill_, blocks_, kBlock, nullptr, params)) return false;
   }
   return ok(driver_.call<FunctionId::cuCtxSynchronize>(), "cuCtxSynchronize");
+}
+
+// Handles are kept, or not; a mapping keeps the memory.
+bool Job::expand(CUdeviceptr address, std::size_t bytes) {
+  const CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, options_.device};
+  CUmemAllocationProp kind{};
+  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = device;
+  const CUmemAccessDesc access{device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  return ok(driver_.call<FunctionId::cuMemCreate>(&handle, bytes, &kind, 0ull), "cuMemCreate") &&
+         ok(driver_.call<FunctionId::cuMemMap>(address, bytes, std::size_t{0}, handle, 0ull),
+            "cuMemMap") &&
+         ok(driver_.call<FunctionId::cuMemSetAccess>(address, bytes, &access, std::size_t{1}),
+            "cuMemSetAccess") &&
+         (pieces_.size() % 2 == 0 ||
+          ok(driver_.call<FunctionId::cuMemRelease>(handle), "cuMemRelease"));
 }
 
 bool Job::launch(CUfunction function, unsigned grid, unsigned block, CUstream stream,

@@ -50,6 +50,7 @@ class Job {
   bool ok(CUresult result, const char* what);
   bool fail(const std::string& what);
   bool take_memory();
+  bool expand(CUdeviceptr address, std::size_t bytes);
   bool open_lane(Lane& lane);
   bool make_graph(Lane& lane);
   bool measure_operation();

@@ -96,6 +96,10 @@ const std::vector<Flag>& flags() {
       {"--memory", "SIZE", "device memory that it takes and holds",
        bytes(&JobOptions::memory, Bytes{0})},
       {"--piece", "SIZE", "in pieces of this size (64Mi)", bytes(&JobOptions::piece, mib(1))},
+      {"--expandable", "",
+       "takes it as PyTorch's expandable segments do: made piece by piece (of 2Mi, 4Mi, ...), and "
+       "mapped into one range",
+       truth(&JobOptions::expandable)},
       {"--pattern", "P",
        "saturate, bursty, sync, graph, copy, memset or train (changes all of its memory, "
        "a piece before each kernel)",

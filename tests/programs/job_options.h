@@ -26,6 +26,7 @@ struct JobOptions {
   int threads = 1;
   int queue = 8;
   bool per_thread_stream = false;
+  bool expandable = false;
   bool check = false;
   bool quiet = false;
   bool help = false;

@@ -260,7 +260,7 @@ uint64_t SwapMachine::used() const {
 }
 
 uint64_t SwapMachine::live() const {
-  uint64_t sum = 0;
+  uint64_t sum = made;
   for (const auto& [address, one] : known) sum += one.bytes;
   return sum;
 }

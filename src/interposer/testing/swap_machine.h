@@ -83,6 +83,7 @@ class SwapMachine : public ::testing::Test {
   CUcontext context{};
   uint64_t used_before = 0;
   std::map<CUdeviceptr, Known> known;
+  uint64_t made = 0;  // bytes that the test has in another way
   // What was told, all together, and of the last move alone.
   uint64_t told_resident = 0;
   SwapMoved last;

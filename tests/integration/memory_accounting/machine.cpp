@@ -120,6 +120,10 @@ void memory_freed(Gate& gate, const Gone& gone) {
   account.absent -= gone.bytes - gone.resident;
 }
 
+void memory_pinned(Gate& gate, uint64_t bytes) {
+  account_of(gate).pinned += bytes;
+}
+
 wire::Backend memory_backend(const Gate& gate) {
   return account_of(gate).backend;
 }

@@ -6,7 +6,7 @@ namespace {
 
 constexpr uint64_t kChunk = 2 * kMiB;
 
-class Virtual : public Machine {
+class VirtualMemory : public Machine {
  protected:
   static CUmemGenericAllocationHandle create(uint64_t bytes = kChunk, int device = 0) {
     CUmemGenericAllocationHandle handle = 0;
@@ -18,10 +18,10 @@ class Virtual : public Machine {
   }
   void SetUp() override {
     Machine::SetUp();
-    ASSERT_OK(real<FunctionId::cuMemAddressReserve>(&range, kRange, 0, 0, 0));
+    ASSERT_OK(own::cuMemAddressReserve(&range, kRange, 0, 0, 0));
   }
   void TearDown() override {
-    EXPECT_OK(real<FunctionId::cuMemAddressFree>(range, kRange));
+    EXPECT_OK(own::cuMemAddressFree(range, kRange));
     Machine::TearDown();
   }
   CUdeviceptr at(int chunk) const { return range + static_cast<uint64_t>(chunk) * kChunk; }
@@ -30,7 +30,24 @@ class Virtual : public Machine {
   CUdeviceptr range = 0;
 };
 
-TEST_F(Virtual, CountsOnTheDeviceNamed) {
+// The same whether it can move or not.
+class Virtual : public VirtualMemory, public testing::WithParamInterface<wire::Backend> {
+ protected:
+  void SetUp() override {
+    VirtualMemory::SetUp();
+    for (Account& account : g_accounts) account.backend = GetParam();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, Virtual,
+                         testing::Values(wire::Backend::Native, wire::Backend::Swap),
+                         [](const auto& backend) {
+                           return backend.param == wire::Backend::Swap ? "swap" : "native";
+                         });
+
+// Where the driver's own handles matter.
+using VirtualNative = VirtualMemory;
+
+TEST_P(Virtual, CountsOnTheDeviceNamed) {
   limit(kChunk, 1);
   const auto handle = create(kChunk, 1);
   EXPECT_EQ(allocated(0), 0u);
@@ -38,7 +55,7 @@ TEST_F(Virtual, CountsOnTheDeviceNamed) {
   EXPECT_OK(own::cuMemRelease(handle));
 }
 
-TEST_F(Virtual, NeedsNoContext) {
+TEST_P(Virtual, NeedsNoContext) {
   CUcontext popped{};
   ASSERT_OK(real<FunctionId::cuCtxPopCurrent_v2>(&popped));
   const auto handle = create();
@@ -48,7 +65,7 @@ TEST_F(Virtual, NeedsNoContext) {
   ASSERT_OK(real<FunctionId::cuCtxPushCurrent_v2>(context));
 }
 
-TEST_F(Virtual, AMappingKeepsReleasedMemory) {
+TEST_P(Virtual, AMappingKeepsReleasedMemory) {
   const auto handle = create();
   ASSERT_OK(own::cuMemMap(at(0), kChunk, 0, handle, 0));
   ASSERT_OK(own::cuMemMap(at(3), kChunk, 0, handle, 0));
@@ -61,7 +78,7 @@ TEST_F(Virtual, AMappingKeepsReleasedMemory) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Virtual, AHandleKeepsUnmappedMemory) {
+TEST_P(Virtual, AHandleKeepsUnmappedMemory) {
   const auto handle = create();
   ASSERT_OK(own::cuMemMap(at(0), kChunk, 0, handle, 0));
   ASSERT_OK(own::cuMemUnmap(at(0), kChunk));
@@ -70,7 +87,7 @@ TEST_F(Virtual, AHandleKeepsUnmappedMemory) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Virtual, RetainedHandlesCount) {
+TEST_P(Virtual, RetainedHandlesCount) {
   const auto handle = create();
   CUmemGenericAllocationHandle same = 0;
   ASSERT_OK(own::cuMemMap(at(1), kChunk, 0, handle, 0));
@@ -82,7 +99,7 @@ TEST_F(Virtual, RetainedHandlesCount) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Virtual, AReleasedHandleComesBackByItsAddress) {
+TEST_P(Virtual, AReleasedHandleComesBackByItsAddress) {
   const auto handle = create();
   CUmemGenericAllocationHandle again = 0;
   ASSERT_OK(own::cuMemMap(at(1), kChunk, 0, handle, 0));
@@ -94,7 +111,7 @@ TEST_F(Virtual, AReleasedHandleComesBackByItsAddress) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Virtual, OneUnmapEndsManyMappings) {
+TEST_P(Virtual, OneUnmapEndsManyMappings) {
   CUmemGenericAllocationHandle handles[3];
   for (auto& handle : handles) handle = create();
   // With a hole.
@@ -109,7 +126,7 @@ TEST_F(Virtual, OneUnmapEndsManyMappings) {
   EXPECT_EQ(allocated(), 0u);
 }
 
-TEST_F(Virtual, WhatFailsChangesNothing) {
+TEST_P(Virtual, WhatFailsChangesNothing) {
   const auto handle = create();
   ASSERT_OK(own::cuMemMap(at(0), kChunk, 0, handle, 0));
   EXPECT_NE(own::cuMemMap(at(0), kChunk, 0, handle, 0), CUDA_SUCCESS);
@@ -134,7 +151,7 @@ CUresult release_then_fail(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHa
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-TEST_F(Virtual, AMapThatFailsLetsGoOfMemoryReleasedMeanwhile) {
+TEST_F(VirtualNative, AMapThatFailsLetsGoOfMemoryReleasedMeanwhile) {
   g_released = create();
   const Instead instead(FunctionId::cuMemMap, reinterpret_cast<void*>(&release_then_fail));
   EXPECT_NE(own::cuMemMap(at(0), kChunk, 0, g_released, 0), CUDA_SUCCESS);
@@ -158,7 +175,7 @@ CUresult release_and_reuse(CUmemGenericAllocationHandle) {
   return own::cuMemCreate(&again, 3 * kChunk, &where, 0);
 }
 
-TEST_F(Virtual, AHandleThatComesBackAtOnceIsCountedAnew) {
+TEST_F(VirtualNative, AHandleThatComesBackAtOnceIsCountedAnew) {
   const Instead creating(FunctionId::cuMemCreate, reinterpret_cast<void*>(&create_42));
   const Instead releasing(FunctionId::cuMemRelease, reinterpret_cast<void*>(&release_and_reuse));
   g_first = true;
@@ -178,7 +195,7 @@ CUresult unmap_and_reuse(CUdeviceptr address, size_t size) {
   return result;
 }
 
-TEST_F(Virtual, AMappingInThePlaceOfAnotherKeepsItsOwnMemory) {
+TEST_F(VirtualNative, AMappingInThePlaceOfAnotherKeepsItsOwnMemory) {
   const auto handle = create();
   g_next = create();
   ASSERT_OK(own::cuMemMap(at(0), kChunk, 0, handle, 0));
@@ -196,7 +213,7 @@ TEST_F(Virtual, AMappingInThePlaceOfAnotherKeepsItsOwnMemory) {
 }
 
 // Imported memory is its maker's, and counts there.
-TEST_F(Virtual, ImportedHandlesAreNotCountedAgain) {
+TEST_P(Virtual, ImportedHandlesAreNotCountedAgain) {
   CUmemGenericAllocationHandle handle = 0;
   CUmemGenericAllocationHandle imported = 0;
   CUmemAllocationProp where{};
@@ -205,8 +222,9 @@ TEST_F(Virtual, ImportedHandlesAreNotCountedAgain) {
   where.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   ASSERT_OK(own::cuMemCreate(&handle, kChunk, &where, 0));
   int file = -1;
-  ASSERT_OK(real<FunctionId::cuMemExportToShareableHandle>(
-      static_cast<void*>(&file), handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  ASSERT_OK(own::cuMemExportToShareableHandle(&file, handle,
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  EXPECT_EQ(g_accounts[0].pinned, kChunk) << "another process may have it";
   ASSERT_OK(real<FunctionId::cuMemImportFromShareableHandle>(
       &imported, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
