@@ -31,7 +31,7 @@ class VirtualMoves : public Machine {
     EXPECT_OK(own::cuMemCreate(&handle, kChunk, &where, 0));
     return handle;
   }
-  static bool note(void*, const SwapMoved& moved) {
+  static bool note(void*, SwapMoved& moved) {
     g_accounts[0].absent += moved.out - moved.in;
     return true;
   }
