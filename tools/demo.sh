@@ -19,14 +19,25 @@ show() { # what is typed, and what comes of it
 if [ -z "${NVSHARE_DEMO_INSIDE:-}" ]; then
   folder=$(mktemp -d)
   trap 'rm -rf "$folder"' EXIT
-  export NVSHARE_DEMO_INSIDE=$folder NVSHARE_RUN_DIR=$folder/run NVSHARE_DEMO_TYPED=$1
+  export NVSHARE_DEMO_INSIDE=$folder NVSHARE_RUN_DIR=$folder/run
   if [ "${NVSHARE_DEMO:-}" != softgpu ] && nvidia-smi -L >/dev/null 2>&1; then
     printf 'On %s.\n' "$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0)"
     "$0" "$nvshare"
+    heading "Two programs, each with more than half of the GPU's memory, take turns on it"
+    total=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits -i 0)
+    "$(dirname "$0")/demo_memory.sh" "$nvshare" 2 "$((total * 6 / 10))"
   else
     echo "On the software GPU: this machine has no NVIDIA GPU, or was told to do without."
     "$nvshare" softgpu --card "demo-$$" --memory 16Gi -- "$0" "$nvshare"
+    heading "Three programs with twice the memory of a (small) GPU take turns on it"
+    NVSHARE_RESERVE_BASE=8Mi NVSHARE_RESERVE_PER_PROCESS=4Mi NVSHARE_RESERVE_PERCENT=1 \
+      "$nvshare" softgpu --card "demo-memory-$$" --memory 512Mi -- \
+      "$(dirname "$0")/demo_memory.sh" "$nvshare" 3 340
   fi
+  heading "Your turn"
+  printf '%s\n' "$1 run --cores 40 --mem 4Gi -- python train.py    # on a machine with a GPU" \
+    "$1 status --watch" \
+    "tools/demo_sim.sh $1    # what would happen if: the simulator"
   exit
 fi
 
@@ -110,9 +121,3 @@ for name in "${names[@]}"; do
     "$(share_between "${again[$name]}" "${last[$name]}")" \
     "$(awk -v name="$name" '$1 == name { print $4, "of", $6 }' <<<"$memory")"
 done
-
-heading "Your turn"
-typed=$NVSHARE_DEMO_TYPED
-printf '%s\n' "$typed run --cores 40 --mem 4Gi -- python train.py    # on a machine with a GPU" \
-  "$typed status --watch" \
-  "tools/demo_sim.sh $typed    # what would happen if: the simulator"
