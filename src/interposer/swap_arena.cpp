@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <utility>
-
 #include "interposer/swap_state.h"
 
 namespace nvshare::interposer {
@@ -14,7 +12,8 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLittle = 10'000'000;
-constexpr int kTouchers = 4;
+constexpr int kTouchers = 2;
+constexpr int kMostTakers = 3;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
 // --- pages come in parallel
@@ -114,12 +113,12 @@ Segment* next_segment(Arena& arena) {
   if (segment != nullptr) {
     arena.incoming = segment->next;
   } else {
-    arena.taking = false;
+    arena.takers -= 1;
   }
   return segment;
 }
 
-// One after the other: several at once would only wait for each other, and the program for all.
+// A few at a time: while the driver pins one, the pages of others come.
 void* take_segments(void* argument) {
   Space& space = *static_cast<Space*>(argument);
   while (Segment* segment = next_segment(space.arena)) {
@@ -136,14 +135,16 @@ void* take_segments(void* argument) {
   return nullptr;
 }
 
-// False when somebody takes them in already.
+// False when there are enough who take them in already.
 bool add_segment(Arena& arena, Segment& segment) {
   const Lock lock(arena.mutex);
   Segment** last = &arena.incoming;
   while (*last != nullptr) last = &(*last)->next;
   *last = &segment;
   arena.pending.fetch_add(1);
-  return !std::exchange(arena.taking, true);
+  if (arena.takers == kMostTakers) return false;
+  arena.takers += 1;
+  return true;
 }
 
 // With the mutex held.
@@ -192,10 +193,13 @@ uint64_t arena_free(Arena& arena) {
 }
 
 void arena_wait(Arena& arena) {
-  const uint32_t pending = arena.pending.load();
-  if (pending == 0) return;
   arena.hurry = true;
-  futex_wait(arena.pending, pending, kLittle);
+  const uint32_t pending = arena.pending.load();
+  if (pending > 0) {
+    futex_wait(arena.pending, pending, kLittle);
+  } else {
+    sleep_ns(kLittle);
+  }
   arena.hurry = false;
 }
 

@@ -45,7 +45,7 @@ struct Arena {
   Slab* slabs = nullptr;
   Word pending{0};  // segments that are on their way
   Segment* incoming = nullptr;
-  bool taking = false;             // somebody takes them in
+  int takers = 0;                  // threads that take them in
   std::atomic<bool> hurry{false};  // somebody waits for them
   Word preparing{0};               // threads that do what is done ahead of need
   Extents extents;

@@ -6,7 +6,8 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr uint64_t kLarge = uint64_t{32} << 20;
-constexpr uint64_t kPatience = 30'000'000'000;  // with host memory that is on its way
+constexpr uint64_t kPatience = 30'000'000'000;      // with host memory that is on its way
+constexpr uint64_t kShortPatience = 2'000'000'000;  // with host memory that should be
 constexpr uint64_t kPage = 4096;
 
 // --- which: with the space's mutex held
@@ -116,13 +117,14 @@ bool find_place(Space& space, Chunk& chunk) {
   // Its own pieces, if they may still be written to, cannot be given away.
   if (copy.in_doubt && !wait_for_lane(*chunk.region->lane)) return false;
   arena_give(space.arena, copy);
-  const uint64_t deadline = now_ns() + kPatience;
+  const uint64_t begin = now_ns();
   for (;;) {
     const bool more_comes = space.arena.pending.load() > 0;
     if (arena_take(space.arena, chunk.length, copy)) return true;
     drop_copies(space, chunk.length);
     if (arena_take(space.arena, chunk.length, copy)) return true;
-    if (!more_comes || now_ns() > deadline) return false;
+    // The scheduler promised enough; what it has not handed over yet it is about to.
+    if (now_ns() - begin > (more_comes ? kPatience : kShortPatience)) return false;
     arena_wait(space.arena);
   }
 }
