@@ -14,7 +14,7 @@ import time
 GIB = 1 << 30
 # Of each job, in launches; one takes about 3.5 ms.
 LAUNCHES = int(os.environ.get("MEMORY_LAUNCHES", "13000"))
-SECTIONS = ("pair", "pair30", "four", "inference", "torch")
+SECTIONS = ("pair", "pair30", "four")
 
 
 class Bench:

@@ -3,7 +3,7 @@
 # Writes OUT/memory.json. Ends with 1 when a limit is missed.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-  echo "usage: tests/gpu/memory/run.sh BUILD_DIR OUT [pair] [pair30] [four] [inference] [torch]" >&2
+  echo "usage: tests/gpu/memory/run.sh BUILD_DIR OUT [pair] [pair30] [four]" >&2
   exit 2
 fi
 for needed in "$1/bin/nvshare" "$1/bin/nvshare-scheduler" "$1/bin/gpu-job" "$1/lib/libnvshare.so"; do
