@@ -142,8 +142,9 @@ void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
 void Broker::note_no_room(GpuRecord& gpu, Time now) {
   Bytes resident{};
   for (const ClientId id : gpu.clients) resident += core_.view(id)->resident;
-  const Bytes most = gpu.overhead.value_or(Bytes{}) + Bytes{gpu.total.count / 20};
-  gpu.overhead_found = std::clamp(gpu.total - resident, Bytes{}, most);
+  const Bytes least = gpu.total - core_.safe_limit(gpu.id).value_or(gpu.total);
+  const Bytes most = std::max(least, gpu.overhead.value_or(Bytes{}) + Bytes{gpu.total.count / 20});
+  gpu.overhead_found = std::clamp(gpu.total - resident, least, most);
   gpu.overhead_found_at = now;
   log_.info("no_room_found", {{"gpu", gpu.id.value}, {"overhead", gpu.overhead_found.count}});
   set_overhead(gpu, {gpu.overhead_found, static_cast<int>(gpu.clients.size())}, now);
@@ -326,7 +327,9 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.pinned = Bytes{static_cast<std::int64_t>(hello.pinned)};
   client.resident = Bytes{static_cast<std::int64_t>(hello.resident)};
   // What is not on the GPU is in host memory that it was given before.
-  client.arena = client.arena_made = client.allocated - client.resident;
+  const bool ours = client.backend == wire::Backend::Swap;
+  client.arena = client.arena_made =
+      ours ? std::clamp(client.allocated - client.resident, Bytes{}, gpus_.at(gpu).total) : Bytes{};
   tenant.clients.insert(id);
   gpus_.at(gpu).clients.insert(id);
   page.magic = wire::kPageMagic;

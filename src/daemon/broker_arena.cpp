@@ -41,6 +41,15 @@ std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client
   for (const auto& [id, gpu] : gpus_) {
     if (id != client.gpu) need += arena_need(arena_gpu(id));
   }
+  // What others have been given and do not need now is not there to be given.
+  for (const auto& [id, gpu] : gpus_) {
+    const ArenaGpu now = arena_gpu(id);
+    for (const ClientId one : gpu.clients) {
+      const ClientRecord& other = clients_.at(one);
+      const Bytes idle = other.arena_made - arena_need(now, leaves_by_us(other));
+      if (one != client.id) need += std::max(Bytes{}, idle);
+    }
+  }
   const Bytes most = arena_ == nullptr ? Bytes{} : arena_->most();
   if (need <= most) return std::nullopt;
   return Refusal{

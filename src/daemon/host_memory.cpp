@@ -66,7 +66,8 @@ std::optional<Bytes> HostMemory::left_in_groups() const {
     const auto most = number(read(folder + "/memory.max"));
     const auto used = number(read(folder + "/memory.current"));
     if (most && used) {
-      const auto files = behind(read(folder + "/memory.stat"), "inactive_file");
+      const std::string parts = read(folder + "/memory.stat");
+      const auto files = behind(parts, "inactive_file");
       const Bytes dropped = files ? number(*files).value_or(Bytes{}) : Bytes{};
       const Bytes left = *most - (*used - std::min(*used, dropped));
       least = std::min(least.value_or(left), left);

@@ -8,6 +8,7 @@
 #include "interposer/fork.h"
 #include "interposer/limit_text.h"
 #include "interposer/link_state.h"
+#include "interposer/managed.h"
 #include "interposer/records.h"
 #include "wire/channel.h"
 
@@ -33,7 +34,11 @@ bool identify(Link& link, CUdevice device) {
 // Runs before the driver's own end, which registered itself earlier. A grant that is held goes back
 // when the process is gone.
 void at_exit() {
+  constexpr int kPatience = 2'000;  // milliseconds, with memory that is being moved
   stop_looking();
+  for (const Link& link : g_links) {
+    for (int i = 0; i < kPatience && link.moving.load(); ++i) sleep_ns(1'000'000);
+  }
 }
 
 // The first time a device is used. Without a scheduler the gate stands open, and the thread keeps
@@ -161,8 +166,26 @@ void publish(Link& link, uint64_t now) {
   page->program.waiting = link.waiting.load();
 }
 
+namespace {
+
+// Whether some of what the program may touch is not there, or may not be in a moment. Unified
+// memory comes when it is touched.
+bool is_incomplete(Link& link) {
+  const auto absent = static_cast<int64_t>(link.absent.load() - managed_absent(link.gate));
+  return link.moving.load() || absent > 0;
+}
+
+}  // namespace
+
 void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch) {
   link.grant = grant;
+  if (is_incomplete(link)) {
+    // Given before the scheduler had heard of it: it goes back, and is asked for again.
+    auto back = wire::make<wire::Released>();
+    back.grant = grant;
+    back.more_work = 1;
+    return tell(link, back.header);
+  }
   link.budget = budget;
   link.dropped = false;
   const uint64_t now = now_ns();
@@ -332,7 +355,9 @@ bool memory_found_no_room(Gate& gate, uint64_t bytes) {
     link.absent.fetch_add(bytes);
     link.dropped = true;  // the link's thread gives it back
   }
-  while (link.phase == Phase::Holding || link.phase == Phase::Stopping) sleep_ns(kLittle);
+  while ((link.phase == Phase::Holding || link.phase == Phase::Stopping) && !stopped_looking()) {
+    sleep_ns(kLittle);
+  }
   return true;
 }
 

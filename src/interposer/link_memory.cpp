@@ -1,6 +1,7 @@
 // What the scheduler orders to be moved, by the link's thread.
 #include "interposer/link_state.h"
 #include "interposer/managed.h"
+#include "interposer/records.h"
 #include "wire/channel.h"
 
 namespace nvshare::interposer {
@@ -101,6 +102,20 @@ bool obey(Moving& moving) {
 
 }  // namespace
 
+namespace {
+
+// Whoever holds a grant is not moved, nor is anybody at the end of the process: the order is over,
+// with nothing done. Nobody takes a grant while it is obeyed.
+bool begin_moving(Link& link) {
+  Lock lock(link.mutex);
+  const Phase phase = link.phase;
+  if ((phase != Phase::Idle && phase != Phase::Asked) || stopped_looking()) return false;
+  link.moving = true;
+  return true;
+}
+
+}  // namespace
+
 void take_order(Link& link, const Order& order) {
   if (link.order_count == kMaxOrders) return tell_moved(link, order.number, {}, true);
   link.orders[link.order_count++] = order;
@@ -112,9 +127,8 @@ void run_orders(Link& link) {
     add(moving, link.orders[0]);
     drop_first(link.orders, link.order_count);
     const bool out = moving.orders[0].out;
-    const Phase phase = link.phase;
-    // Whoever holds a grant is not moved: the order is over, with nothing done.
-    const bool all = (phase != Phase::Idle && phase != Phase::Asked) || obey(moving);
+    const bool all = !begin_moving(link) || obey(moving);
+    link.moving = false;
     for (int i = 0; i < moving.count; ++i) {
       tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }

@@ -95,7 +95,8 @@ struct Link {
   std::atomic<uint64_t> absent{0};
   Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
   int order_count = 0;
-  bool lost = false;  // the connection, while memory was moved; the link's thread's
+  std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held
+  bool lost = false;                // the connection, while memory was moved; the link's thread's
   Request requests[kMaxRequests];
   uint64_t next_request = 1;
 

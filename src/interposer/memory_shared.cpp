@@ -2,7 +2,7 @@
 
 #include "interposer/bodies.h"
 #include "interposer/gate.h"
-#include "interposer/link.h"
+#include "interposer/memory_movable.h"
 #include "interposer/swap_virtual.h"
 
 // Physical memory that others get hold of: another device, another process, another API, a
@@ -34,6 +34,12 @@ CUresult pin_handle(CUmemGenericAllocationHandle& handle) {
 
 // All that is mapped in the range.
 CUresult pin_range(CUdeviceptr address, uint64_t bytes) {
+  if (movable_range_of(address).ours) {
+    warn_once(
+        "this program hands its GPU memory to other devices, which memory that can be swapped out "
+        "does not do: start it with `nvshare run --backend native`");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   for (;;) {
     const SwapPinned pinned =
         pin_when_there([address, bytes] { return swap_pin_at(address, bytes); });

@@ -167,8 +167,12 @@ CUresult create_swappable(Gate& gate, CUmemGenericAllocationHandle* handle, uint
   note_current_context(gate);
   const Given given = memory_request(gate, bytes, true);
   if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
-  const bool room = given == Given::Room;
-  const CUresult result = swap_create(gate, bytes, kind, room, handle);
+  bool room = given == Given::Room;
+  CUresult result = swap_create(gate, bytes, kind, room, handle);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
+    room = false;
+    result = swap_create(gate, bytes, kind, room, handle);
+  }
   if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
   return result;
 }

@@ -111,7 +111,8 @@ void drop_copies(Space& space, uint64_t bytes) {
   }
 }
 
-bool find_place(Space& space, Chunk& chunk) {
+bool find_place(Move& move, Chunk& chunk) {
+  Space& space = move.space;
   HostCopy& copy = chunk.copy;
   if (copy.pieces != nullptr && copy.bytes == chunk.length) return true;
   // Its own pieces, if they may still be written to, cannot be given away.
@@ -123,8 +124,12 @@ bool find_place(Space& space, Chunk& chunk) {
     if (arena_take(space.arena, chunk.length, copy)) return true;
     drop_copies(space, chunk.length);
     if (arena_take(space.arena, chunk.length, copy)) return true;
-    // The scheduler promised enough; what it has not handed over yet it is about to.
+    // The scheduler promised enough; what it has not handed over yet it is about to, and who is
+    // told of the progress takes it.
     if (now_ns() - begin > (more_comes ? kPatience : kShortPatience)) return false;
+    move.report(true);
+    move.ask_for_more();
+    if (!move.goes_on()) return false;
     arena_wait(space.arena);
   }
 }
@@ -152,7 +157,7 @@ bool begin_copy(Move& move, Batch& batch, size_t n, size_t parity) {
   Passenger& passenger = batch.passengers[n];
   Chunk& chunk = *passenger.chunk;
   const CUstream stream = copies_of(*batch.lane);
-  if (stream == nullptr || !find_place(move.space, chunk)) return false;
+  if (stream == nullptr || !find_place(move, chunk)) return false;
   chunk.copy.valid = false;
   passenger.copied = true;
   if (copy_out(chunk, stream) == CUDA_SUCCESS && mark_end(batch, n, parity)) return true;
