@@ -9,14 +9,14 @@ namespace {
 void place(Space& space, Lane& lane, const ManagedWish& wish, CUdeviceptr address) {
   const Relaxed relaxed;
   real<FunctionId::cuMemAdvise>(address, wish.bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-                                space.device);
+                                space.device.load());
   size_t free = 0;
   size_t total = 0;
   // Who was promised room may be a program that is larger than the card.
   if (!wish.room || real<FunctionId::cuMemGetInfo_v2>(&free, &total) != CUDA_SUCCESS) return;
   const CUstream stream = free >= wish.bytes ? stream_of(space, lane) : nullptr;
   if (stream == nullptr) return;
-  real<FunctionId::cuMemPrefetchAsync>(address, wish.bytes, space.device, stream);
+  real<FunctionId::cuMemPrefetchAsync>(address, wish.bytes, space.device.load(), stream);
 }
 
 // Whether the current context's device moves pages while both sides use them, which is what makes

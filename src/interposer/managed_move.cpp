@@ -71,7 +71,7 @@ uint64_t settle(const Move& move, const Batch& batch, size_t done) {
 size_t prefetch(const Move& move, const Batch& batch) {
   const Within within(batch.lane->context);
   if (!within) return 0;
-  const CUdevice target = move.out ? kHost : move.space.device;
+  const CUdevice target = move.out ? kHost : move.space.device.load();
   const CUstream stream = stream_of(move.space, *batch.lane);
   if (stream == nullptr) return 0;
   size_t begun = 0;

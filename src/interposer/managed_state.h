@@ -66,8 +66,8 @@ inline constexpr uint64_t kLargestPiece = uint64_t{256} << 20;
 // One per gate.
 struct Space {
   Gate* gate = nullptr;
-  CUdevice device = -1;  // always the same, once it is known
-  Word possible{0};      // 0: not known yet; otherwise one of kPossible, kImpossible
+  std::atomic<CUdevice> device{-1};  // always the same, once it is known
+  Word possible{0};                  // 0: not known yet; otherwise one of kPossible, kImpossible
 
   // Held by whoever moves, and by whoever must know that nothing is moving.
   Mutex moves;
