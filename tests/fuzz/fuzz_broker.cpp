@@ -205,8 +205,9 @@ class Play {
         return (void)broker_->set_limits(*tenant, limits, now_);
       }
       default:
-        return broker_->gpu_measured(GpuId{bytes_.byte() % 2u}, 50, Bytes{0},
-                                     Bytes{bytes_.byte() * std::int64_t{kUnit}}, now_);
+        return broker_->gpu_measured(
+            GpuId{bytes_.byte() % 2u}, 50, Bytes{0},
+            Overhead{Bytes{bytes_.byte() * std::int64_t{kUnit}}, bytes_.byte() % 8}, now_);
     }
   }
 
