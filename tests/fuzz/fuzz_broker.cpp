@@ -281,6 +281,7 @@ class Play {
         message.copied = bytes_.number();
         message.took = bytes_.number();
         message.done = bytes_.byte() % 2;
+        message.no_room = bytes_.byte() % 2;
         return broker_->packet(id, &message.header, now_);
       }
     }
