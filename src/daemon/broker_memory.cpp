@@ -31,9 +31,7 @@ Bytes Broker::booked_pinned(const ClientRecord& client) {
 }
 
 Bytes Broker::booked_resident(const ClientRecord& client) {
-  // What is booked of it is first of all what is not there: it must not run without that.
-  const Bytes absent = client.allocated - client.resident;
-  return std::clamp(client.booked - absent, booked_pinned(client), client.booked);
+  return std::clamp(client.resident, booked_pinned(client), client.booked);
 }
 
 // After the scheduler was away a client may have more than it would be given now. It has it anyway;
