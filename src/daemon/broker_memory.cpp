@@ -66,9 +66,10 @@ void Broker::book_rest(ClientRecord& client, Time now) {
 // It has freed some, or less of it can move.
 void Broker::book_change(ClientRecord& client, Time now) {
   client.booked = std::min(client.booked, client.allocated);
-  const auto taken = step(
-      core::MemoryChanged{client.id, client.booked, booked_pinned(client), booked_resident(client)},
-      now);
+  // Messages cross each other: what the core has not heard of as there yet cannot be less now.
+  const Bytes resident = std::min(booked_resident(client), core_.view(client.id)->resident);
+  const Bytes pinned = std::min(booked_pinned(client), resident);
+  const auto taken = step(core::MemoryChanged{client.id, client.booked, pinned, resident}, now);
   if (taken) return;
   log_.error("memory_not_booked", {{"client", client.id.value},
                                    {"bytes", client.booked.count},
