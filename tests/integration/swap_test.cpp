@@ -22,7 +22,7 @@ class Swap : public World {
   }
 
   // Two of these do not fit.
-  Job trainer(const std::string& name, const std::string& seconds = "4",
+  Job trainer(const std::string& name, const std::string& seconds = "6",
               const std::vector<std::string>& more = {}) {
     std::vector<std::string> words{"--pattern", "train", "--memory", "160Mi",     "--piece", "16Mi",
                                    "--queue",   "2",     "--check",  "--seconds", seconds};
@@ -36,9 +36,9 @@ class Swap : public World {
     const nlohmann::json::json_pointer place(std::string("/gpus/0") + pointer);
     return now.contains(place) ? now[place].get<std::int64_t>() : -1;
   }
-  // Both have had their memory moved several times.
+  // Memory has been moved for both.
   bool wait_for_switches() {
-    return eventually([&] { return moved_out() > std::int64_t{600} << 20; }, 60s);
+    return eventually([&] { return moved_out() > std::int64_t{150} << 20; }, 60s);
   }
   static void expect_good(Job& job) {
     const auto ending = job.process.wait(120s);

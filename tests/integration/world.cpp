@@ -190,7 +190,9 @@ double World::waited() const {
 }
 
 double World::slack() const {
-  return 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0);
+  // While the host has the processors nobody gets anything done, and what follows comes late.
+  const double stolen = stolen_lately_ < kStolenTooMuch ? 0 : 300 * stolen_lately_;
+  return 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0) + stolen;
 }
 
 bool World::is_share(double share, double expected) const {
