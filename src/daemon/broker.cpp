@@ -24,9 +24,6 @@ std::optional<Error> bad_hello(const wire::Hello& hello) {
     return Error{"more memory allocated than any GPU has"};
   }
   if (hello.pinned > hello.resident || hello.resident > hello.allocated) {
-    return Error{"more memory on the GPU than allocated, or more pinned than on the GPU"};
-  }
-  if (hello.pinned > hello.resident || hello.resident > hello.allocated) {
     return Error{"more memory on the GPU than it has allocated"};
   }
   return std::nullopt;

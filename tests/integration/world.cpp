@@ -190,9 +190,7 @@ double World::waited() const {
 }
 
 double World::slack() const {
-  // While the host has the processors nobody gets anything done, and what follows comes late.
-  const double stolen = stolen_lately_ < kStolenTooMuch ? 0 : 300 * stolen_lately_;
-  return 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0) + stolen;
+  return 2 + 4 * std::clamp((waited() - 0.2) / 0.8, 0.0, 1.0);
 }
 
 bool World::is_share(double share, double expected) const {
@@ -202,6 +200,10 @@ bool World::is_share(double share, double expected) const {
 void World::expect_share_for(const Job& job, Duration length, double expected) {
   const double share = measure([&] { return share_for(job, length); },
                                [&](double one) { return is_share(one, expected); });
+  if (!is_share(share, expected) && stolen_lately_ >= kStolenTooMuch) {
+    GTEST_SKIP() << "not measured: the host took " << 100 * stolen_lately_
+                 << " % of the processors' time, each time";
+  }
   expect_share(share, expected, job.name);
 }
 
