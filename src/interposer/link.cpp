@@ -344,6 +344,7 @@ void memory_freed(Gate& gate, const Gone& gone) {
 
 bool memory_found_no_room(Gate& gate, uint64_t bytes) {
   constexpr uint64_t kLittle = 100'000;
+  const KeepErrno keep;
   Link& link = *gate.link;
   {
     Lock lock(link.mutex);

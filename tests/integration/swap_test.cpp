@@ -63,8 +63,8 @@ TEST_F(Swap, JobsThatDoNotFitTogetherAllRunAndKeepEveryByte) {
 
 TEST_F(Swap, SoDoJobsThatMapTheirMemoryThemselves) {
   const Process scheduler = start_scheduler();
-  Job one = trainer("one", "4", {"--expandable"});
-  Job two = trainer("two", "4", {"--expandable", "--piece", "4Mi"});
+  Job one = trainer("one", "100", {"--expandable"});
+  Job two = trainer("two", "100", {"--expandable", "--piece", "4Mi"});
   ASSERT_TRUE(wait_for_switches());
   end(one);
   end(two);

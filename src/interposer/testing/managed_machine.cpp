@@ -5,21 +5,6 @@
 namespace nvshare::interposer {
 namespace {
 
-struct Told {
-  SwapMoved sum;
-  int reports = 0;
-  const std::function<bool()>* on_progress;
-};
-
-bool note_progress(void* argument, SwapMoved& moved) {
-  auto& told = *static_cast<Told*>(argument);
-  told.sum.out += moved.out;
-  told.sum.in += moved.in;
-  told.sum.copied += moved.copied;
-  told.reports += 1;
-  return *told.on_progress == nullptr || (*told.on_progress)();
-}
-
 uint64_t used_now() {
   size_t free = 0;
   size_t total = 0;

@@ -208,14 +208,6 @@ void SwapMachine::check_sums() {
   EXPECT_EQ(swap_resident(gate), told_resident);
 }
 
-namespace {
-
-struct Told {
-  SwapMoved sum;
-  int reports = 0;
-  const std::function<bool()>* on_progress;
-};
-
 bool note_progress(void* argument, SwapMoved& moved) {
   auto& told = *static_cast<Told*>(argument);
   told.sum.out += moved.out;
@@ -224,8 +216,6 @@ bool note_progress(void* argument, SwapMoved& moved) {
   told.reports += 1;
   return *told.on_progress == nullptr || (*told.on_progress)();
 }
-
-}  // namespace
 
 bool SwapMachine::out(uint64_t bytes) {
   Told told{{}, 0, &on_progress};

@@ -31,6 +31,14 @@ void refuse(FunctionId id, bool refused);
 // Calls of one function by anybody, from the beginning.
 uint64_t driver_calls(FunctionId id);
 
+// What was told of a move, and what is done meanwhile.
+struct Told {
+  SwapMoved sum;
+  int reports = 0;
+  const std::function<bool()>* on_progress;
+};
+bool note_progress(void* told, SwapMoved& moved);
+
 // Bytes that differ in every place, and from seed to seed. Seed 0: zeros.
 std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes);
 
