@@ -54,18 +54,8 @@ TEST_F(VirtualFaults, OnTheWayIn) {
   EXPECT_GT(found.failures, 40u);
 }
 
-// Two in a row, so that what is undone after a failure fails too.
 TEST_F(VirtualFaults, AndWhatIsDoneAboutThem) {
-  for (uint64_t n = 1;; n += 3) {
-    prepare();
-    const uint64_t calls_out = with_fault(n, [&] { out_all(); });
-    const uint64_t calls_in = with_fault(n / 2 + 1, [&] { in_all(); });
-    with_fault(n / 3 + 1, [&] { out_all(); });
-    SCOPED_TRACE("call " + std::to_string(n));
-    check_recovery();
-    restart();
-    if (HasFailure() || (calls_out < n && calls_in < n)) return;
-  }
+  fail_one_after_another([&] { prepare(); });
 }
 
 // What fails has changed nothing, and what succeeds leaves nothing behind.

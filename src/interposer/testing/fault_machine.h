@@ -49,6 +49,20 @@ class FaultMachine : public SwapMachine {
 
   const char* failed = "";
 
+  // A move that fails, and the next ones too, so that what is undone after a failure fails as well.
+  void fail_one_after_another(const std::function<void()>& prepare) {
+    for (uint64_t n = 1;; n += 3) {
+      prepare();
+      const uint64_t calls_out = with_fault(n, [&] { out_all(); });
+      const uint64_t calls_in = with_fault(n / 2 + 1, [&] { in_all(); });
+      with_fault(n / 3 + 1, [&] { out_all(); });
+      SCOPED_TRACE("call " + std::to_string(n));
+      check_recovery();
+      restart();
+      if (HasFailure() || (calls_out < n && calls_in < n)) return;
+    }
+  }
+
   // Fails one call of `move` after the other, each time from the beginning: how many there were,
   // and how many it did not survive.
   struct Enumerated {
