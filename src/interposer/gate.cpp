@@ -84,12 +84,32 @@ bool prepare_barrier() {
   return g_barrier;
 }
 
-void close_gate(Gate& gate) {
-  gate.state.store(kClosed, std::memory_order_seq_cst);
+void set_state(Gate& gate, uint32_t state) {
+  uint32_t before = gate.state.load();
+  while (before != kEnded && !gate.state.compare_exchange_weak(before, state)) {
+  }
+}
+
+namespace {
+
+// Everybody who runs sees the gate as it is now.
+void make_seen() {
   if (g_barrier) {
     syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+void close_gate(Gate& gate) {
+  set_state(gate, kClosed);
+  make_seen();
+}
+
+void end_gate(Gate& gate) {
+  gate.state.store(kEnded);
+  make_seen();
 }
 
 bool nobody_inside(const Gate& gate) {
@@ -115,8 +135,10 @@ Passage::Passage(Destination destination) {
   if (gate == nullptr) return;
   for (;;) {
     const uint32_t state = gate->state.load(std::memory_order_acquire);
-    if (state == kClosed) {
+    if (state == kClosed || state == kEnded) {
       if (is_captured(destination)) return;
+      refused_ = state == kEnded;
+      if (refused_) return;
       wait_for_grant(*gate->link);
       continue;
     }

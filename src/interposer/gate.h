@@ -17,6 +17,7 @@ enum GateState : uint32_t {
   kClosed,   // wait, or connect first
   kFree,     // pass; nothing is counted
   kMetered,  // pass, but note what goes where
+  kEnded,    // for good: calls are refused, as the driver does it when the process ends
 };
 
 struct Link;
@@ -85,7 +86,12 @@ class Passage {
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
+  // The call is not made: it answers kRefused.
+  bool refused() const { return refused_; }
+  static constexpr CUresult kRefused = CUDA_ERROR_DEINITIALIZED;
+
  private:
+  bool refused_ = false;
   Slot* slot_ = nullptr;            // null: nothing to leave
   StreamRecord* record_ = nullptr;  // where the call goes, while metered
 };
@@ -97,8 +103,12 @@ Slot* own_slot();
 // g_only_gate stays null and every call takes the slow way, with fences of its own.
 bool prepare_barrier();
 
+// Sets its state, unless it has ended.
+void set_state(Gate& gate, uint32_t state);
 // From here on no thread passes. Those inside still are: nobody_inside() says when they have left.
 void close_gate(Gate& gate);
+// The same, for good.
+void end_gate(Gate& gate);
 bool nobody_inside(const Gate& gate);
 // How many calls passed while running free, by all threads.
 uint64_t all_passes();

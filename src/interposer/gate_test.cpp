@@ -157,6 +157,24 @@ TEST_F(GateTest, TheHostsErrnoIsLeftAlone) {
   opener.join();
 }
 
+TEST_F(GateTest, WhenItHasEndedCallsAreRefusedForGood) {
+  close_gate(g_link.gate);
+  std::atomic<bool> refused{false};
+  g_waits = 0;
+  std::thread waits([&] { refused = Passage(Destination{}).refused(); });
+  while (g_waits == 0) std::this_thread::yield();
+  end_gate(g_link.gate);
+  waits.join();
+  EXPECT_TRUE(refused);
+  set_state(g_link.gate, kFree);
+  close_gate(g_link.gate);
+  EXPECT_EQ(g_link.gate.state.load(), kEnded);
+  EXPECT_TRUE(Passage(Destination{}).refused());
+  EXPECT_TRUE(nobody_inside(g_link.gate));
+  g_captured = true;
+  EXPECT_FALSE(Passage(Destination{}).refused()) << "it makes no GPU work";
+}
+
 TEST_F(GateTest, SlotsOfThreadsThatEndedAreUsedAgain) {
   std::vector<const Slot*> seen;
   for (int i = 0; i < 3; ++i) {

@@ -61,6 +61,7 @@ Destination destination_of(Arguments... arguments) {
 template <FunctionId id, Flavour flavour, typename... Arguments>
 __attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
   const Passage passage(destination_of<flavour>(arguments...));
+  if (passage.refused()) return Passage::kRefused;
   return real<id>(arguments...);
 }
 

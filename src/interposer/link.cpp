@@ -31,14 +31,12 @@ bool identify(Link& link, CUdevice device) {
   return true;
 }
 
-// Runs before the driver's own end, which registered itself earlier. A grant that is held goes back
-// when the process is gone.
+// Runs before the driver's own end, which registered itself earlier.
 void at_exit() {
-  constexpr int kPatience = 2'000;  // milliseconds, with memory that is being moved
+  if (in_forked_child()) return;
   stop_looking();
-  for (const Link& link : g_links) {
-    for (int i = 0; i < kPatience && link.moving.load(); ++i) sleep_ns(1'000'000);
-  }
+  for (Link& link : g_links) begin_to_leave(link);
+  for (Link& link : g_links) wait_until_left(link);
 }
 
 // The first time a device is used. Without a scheduler the gate stands open, and the thread keeps
@@ -148,7 +146,11 @@ void tell(Link& link, const wire::Header& message) {
 
 void open_gate(Link& link, uint32_t state) {
   if (state == kFree) link.unnoted = true;
-  link.gate.state = state;
+  set_state(link.gate, state);
+  wake_the_waiting(link);
+}
+
+void wake_the_waiting(Link& link) {
   link.turn.fetch_add(1);
   if (link.waiting.load() == 0) return;
   futex_wake(link.turn, kEveryone);

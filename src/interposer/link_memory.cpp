@@ -78,6 +78,7 @@ bool moved_some(void* argument, SwapMoved& moved) {
   if (moved.out > 0) tell_moved(link, moving.orders[0].number, moved, false);
   const bool in = moving.count == 0 || !moving.orders[0].out;
   if (moved.in > 0) tell_in(moving, moved);
+  if (stopped_looking()) return false;
   if (link.socket < 0) return true;
   if (!pump(link)) link.lost = true;
   if (in && !link.lost) moved.more = more_to_bring_in(moving);

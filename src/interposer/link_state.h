@@ -97,6 +97,7 @@ struct Link {
   int order_count = 0;
   std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held
   bool lost = false;                // the connection, while memory was moved; the link's thread's
+  Word leaving{0};                  // how far the end of the process is (link_end.cpp)
   Request requests[kMaxRequests];
   uint64_t next_request = 1;
 
@@ -110,6 +111,8 @@ void tell(Link& link, const wire::Header& message);
 
 // Opens the gate, and wakes whoever waits there.
 void open_gate(Link& link, uint32_t state);
+// They look at the gate again.
+void wake_the_waiting(Link& link);
 // Tells the scheduler, by the page, how it stands. With the link's mutex held.
 void publish(Link& link, uint64_t now);
 // With the link's mutex held and the phase Asked: a grant begins. `watch` is how the scheduler
@@ -142,7 +145,16 @@ void run_orders(Link& link);
 // Without a scheduler: brings back by itself what is absent. True when nothing is any more.
 bool bring_all_back(Link& link);
 
-// link_thread.cpp: takes the messages that have arrived; false when the connection is gone.
+// link_end.cpp: the process ends. What it has on the GPU is given back before the kernel takes the
+// process apart, which takes seconds where there is much pinned host memory.
+void begin_to_leave(Link& link);
+// Not for ever; what is not given back by then the kernel gives back.
+void wait_until_left(Link& link);
+
+// link_thread.cpp: with the link's mutex held, nothing of the link on the GPU and no way there: the
+// grant goes back.
+void give_grant_back(Link& link, const struct Done& done);
+// Takes the messages that have arrived; false when the connection is gone.
 bool pump(Link& link);
 // Connects and says hello; true when the scheduler welcomed the link, which is
 // then Idle.

@@ -158,12 +158,19 @@ uint64_t seen(const Done& done, uint64_t now) {
 void stop(Link& link) {
   {
     Lock lock(link.mutex);
+    if (link.phase != Phase::Holding) return;  // given back at the end of the process
     link.phase = Phase::Stopping;
   }
   close_gate(link.gate);
   const Done done = drain(link);
-  const uint64_t now = now_ns();
   Lock lock(link.mutex);
+  give_grant_back(link, done);
+}
+
+}  // namespace
+
+void give_grant_back(Link& link, const Done& done) {
+  const uint64_t now = now_ns();
   link.meter.idle(seen(done, now), done.elapsed);
   link.busy = false;
   link.origin.interval = 0;
@@ -177,6 +184,8 @@ void stop(Link& link) {
   link.phase = message.more_work != 0 ? Phase::Asked : Phase::Idle;
   tell(link, message.header);
 }
+
+namespace {
 
 // --- messages ----------------------------------------------------------------------------------
 

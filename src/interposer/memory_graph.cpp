@@ -195,6 +195,7 @@ CUresult pass(CUgraphExec exec, CUstream stream, bool per_thread) {
     return result;
   }
   const Passage passage({stream, per_thread});
+  if (passage.refused()) return Passage::kRefused;
   return real<kFunction>(exec, stream);
 }
 

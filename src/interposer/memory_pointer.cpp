@@ -69,6 +69,7 @@ CUresult ask_driver(CUdeviceptr address, Arguments... arguments) {
     if (!hold.away()) return real<kFunction>(arguments...);
   }
   const Passage passage({});
+  if (passage.refused()) return Passage::kRefused;
   return real<kFunction>(arguments...);
 }
 

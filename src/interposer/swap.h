@@ -87,6 +87,13 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes);
 
 // --- the rest
 
+// Whether the kernel takes long to end this process: it has pinned host memory.
+bool swap_is_slow_to_end(Gate& gate);
+// At the end of the process: gives the physical memory of all that could move back to the driver,
+// once the GPU is done with it and `begin` agrees. From then on it is only there to be freed.
+// Answers what does not count any more.
+SwapFreed swap_leave(Gate& gate, bool (*begin)(void* argument), void* argument);
+
 // In the child of a fork, which has no driver: forgets everything.
 void swap_reset_after_fork();
 

@@ -90,9 +90,10 @@ SwapFreed forget(Region& region) {
   SwapFreed freed;
   freed.ours = true;
   freed.gate = space.gate;
-  freed.bytes = chunk.asked;
-  freed.resident = is_resident(chunk) ? chunk.asked : 0;
-  freed.pinned = chunk.where == Where::kPinned ? chunk.asked : 0;
+  const uint64_t counted = space.left ? 0 : chunk.asked;
+  freed.bytes = counted;
+  freed.resident = is_resident(chunk) ? counted : 0;
+  freed.pinned = chunk.where == Where::kPinned ? counted : 0;
   remove_chunks(region);
   region.backing = nullptr;
   chunk.address = region.address;

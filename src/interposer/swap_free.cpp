@@ -31,11 +31,11 @@ bool all_resident(const Region& region) {
 // It is no allocation any more, and does not count.
 void forget(Space& space, Allocation& allocation, SwapFreed& freed) {
   space.allocations.remove(&allocation);
-  freed.bytes += allocation.bytes;
+  if (!space.left) freed.bytes += allocation.bytes;
   Region& region = *allocation.region;
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
     const uint64_t bytes = allocation.block != nullptr ? allocation.bytes : chunk->asked;
-    if (is_resident(*chunk)) freed.resident += bytes;
+    if (is_resident(*chunk) && !space.left) freed.resident += bytes;
     uncount_asked(*chunk, bytes);
   }
 }

@@ -128,6 +128,7 @@ struct Space {
   uint64_t resident = 0;
   uint64_t absent = 0;
   uint64_t last_id = 0;
+  bool left = false;  // the process ends, and nothing counts any more
   Region* shared = nullptr;
   Region* leftovers = nullptr;     // regions of which the driver would not take everything back
   Allocation* deferred = nullptr;  // freed, when nobody could wait for the GPU

@@ -19,7 +19,8 @@
 #include "wire/channel.h"
 
 // A GPU program that does what it is told, a line at a time on its standard input, and answers each
-// with one line: the driver's result by name, or what was asked for.
+// with one line: the driver's result by name, or what was asked for. After `linger` it goes on
+// doing so when it has been told to end, at the end of the process.
 namespace nvshare::integration {
 namespace {
 
@@ -255,10 +256,23 @@ bool Probe::obey(const std::string& line) {
 }  // namespace
 }  // namespace nvshare::integration
 
-int main() {
-  nvshare::integration::Probe probe;
+namespace {
+
+void obey_lines() {
+  static auto& probe = *new nvshare::integration::Probe;  // there to the very end
   for (std::string line; std::getline(std::cin, line);) {
-    if (!probe.obey(line)) break;
+    if (line == "linger") {
+      // What is registered before the driver begins comes behind its end.
+      std::cout << (std::atexit(obey_lines) == 0 ? "yes" : "no") << std::endl;
+    } else if (!probe.obey(line)) {
+      return;
+    }
   }
+}
+
+}  // namespace
+
+int main() {
+  obey_lines();
   return 0;
 }

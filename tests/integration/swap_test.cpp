@@ -40,6 +40,10 @@ class Swap : public World {
   bool wait_for_switches() {
     return eventually([&] { return moved_out() > std::int64_t{600} << 20; }, 60s);
   }
+  static double kernels(const Job& job) {
+    const std::vector<Sample> samples = job.samples();
+    return samples.empty() ? 0 : samples.back().kernels;
+  }
   // They work until they are told to end, however busy the machine is.
   static void end(const Job& job) { job.process.signal(SIGTERM); }
   static void expect_good(Job& job) {
@@ -82,6 +86,53 @@ TEST_F(Swap, WhoIsKilledInTheMiddleLeavesItsRoomToTheOthers) {
   end(two);
   expect_good(two);
   EXPECT_TRUE(eventually([&] { return status()["scheduler"].value("arena_used", -1l) == 0; }, 10s));
+}
+
+// What is left of a process at its end can take seconds to go.
+TEST_F(Swap, WhoEndsGivesItsMemoryAndTheGpuBackBeforeItIsGone) {
+  const Process scheduler = start_scheduler();
+  Process one = probe("one");
+  EXPECT_EQ(ask(one, "linger"), "yes");
+  ASSERT_EQ(ask(one, "begin 160Mi"), "CUDA_SUCCESS");
+  Job two = trainer("two");
+  ASSERT_TRUE(eventually([&] { return moved_out() > 0; }, 30s)) << scheduler.output();
+  EXPECT_EQ(ask(one, "launch 20ms"), "CUDA_SUCCESS");
+  one.say("end");
+  EXPECT_TRUE(eventually([&] { return of_gpu("/swapped") == 0; }, 10s));
+  EXPECT_EQ(tenant("one").value("resident", -1l), 0);
+  EXPECT_EQ(processes("one").size(), 1u) << "it is still there";
+  const double before = kernels(two);
+  EXPECT_TRUE(eventually([&] { return kernels(two) > before + 100; }, 20s));
+  // Nothing hangs, and what can be freed is.
+  EXPECT_EQ(ask(one, "spin 1ms"), "CUDA_ERROR_DEINITIALIZED");
+  EXPECT_EQ(ask(one, "free"), "CUDA_SUCCESS");
+  one.say("end");
+  const auto ending = one.wait(20s);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->code, 0) << one.output();
+  end(two);
+  expect_good(two);
+  EXPECT_EQ(scheduler.output().find("client_disconnected"), std::string::npos)
+      << scheduler.output();
+}
+
+TEST_F(Swap, WhoEndsWithWorkThatNeverDoesEndsAllTheSame) {
+  const Process scheduler = start_scheduler();
+  set("NVSHARE_SOFTGPU_HANG_KERNEL", "1");
+  Process one = probe("one");
+  ASSERT_EQ(ask(one, "begin 160Mi"), "CUDA_SUCCESS");
+  Process two = probe("two");
+  ASSERT_EQ(ask(two, "begin 160Mi"), "CUDA_SUCCESS");
+  ASSERT_TRUE(eventually([&] { return of_gpu("/arena") > 0; }, 30s));
+  sleep(1s);  // until it has been taken in
+  EXPECT_EQ(ask(one, "launch 1ms"), "CUDA_SUCCESS");
+  const Duration begin = now();
+  one.say("end");
+  const auto ending = one.wait(30s);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->code, 0) << one.output();
+  EXPECT_GT(now() - begin, 1s) << "it waits for what is on the GPU";
+  EXPECT_LT(now() - begin, 10s);
 }
 
 TEST_F(Swap, WithoutTheSchedulerNothingIsLost) {
