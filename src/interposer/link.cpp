@@ -107,18 +107,6 @@ Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   return Asking::NoPlace;
 }
 
-// A grant that is in the page already, whose message the link's thread has not read yet. With the
-// link's mutex held.
-void take_offer(Link& link) {
-  wire::Page* page = link.page.load();
-  if (page == nullptr || link.phase != Phase::Asked) return;
-  const uint64_t grant = page->scheduler.grant.load();
-  if (grant <= link.grant) return;
-  // What the page says of watching is never older than the messages that have been read.
-  begin_grant(link, grant, page->scheduler.budget.load(),
-              static_cast<wire::Watch>(page->scheduler.watch.load()));
-}
-
 void tell_freed(Link& link, const Gone& gone) {
   auto message = wire::make<wire::MemoryFreed>();
   message.bytes = gone.bytes;
@@ -170,16 +158,17 @@ void publish(Link& link, uint64_t now) {
 
 namespace {
 
-// Whether some of what the program may touch is not there, or may not be in a moment. Unified
-// memory comes when it is touched.
+// Whether some of what the program may touch is not there. Unified memory comes when it is touched.
 bool is_incomplete(Link& link) {
-  const auto absent = static_cast<int64_t>(link.absent.load() - managed_absent(link.gate));
-  return link.moving.load() || absent > 0;
+  return static_cast<int64_t>(link.absent.load() - managed_absent(link.gate)) > 0;
 }
 
 }  // namespace
 
 void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch) {
+  // The scheduler has heard of the last of what moved before the move is over. It stays in the page
+  // until then: given back it would come again at once.
+  if (link.moving.load()) return;
   link.grant = grant;
   if (is_incomplete(link)) {
     // Given before the scheduler had heard of it: it goes back, and is asked for again.
@@ -189,7 +178,7 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
     return tell(link, back.header);
   }
   link.budget = budget;
-  link.dropped = false;
+  link.dropped = link.drop == grant;  // before it could be taken
   const uint64_t now = now_ns();
   link.meter.begin(now);
   const bool free = watch == wire::Watch::Free && budget == 0;
@@ -202,6 +191,16 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
   publish(link, now);
   link.phase = Phase::Holding;
   open_gate(link, free ? kFree : kMetered);
+}
+
+void take_offer(Link& link) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr || link.phase != Phase::Asked) return;
+  const uint64_t grant = page->scheduler.grant.load();
+  if (grant <= link.grant) return;
+  // What the page says of watching is never older than the messages that have been read.
+  begin_grant(link, grant, page->scheduler.budget.load(),
+              static_cast<wire::Watch>(page->scheduler.watch.load()));
 }
 
 bool any_link() {

@@ -115,6 +115,13 @@ bool begin_moving(Link& link) {
   return true;
 }
 
+// A grant may have come meanwhile.
+void end_moving(Link& link) {
+  Lock lock(link.mutex);
+  link.moving = false;
+  take_offer(link);
+}
+
 }  // namespace
 
 void take_order(Link& link, const Order& order) {
@@ -129,10 +136,10 @@ void run_orders(Link& link) {
     drop_first(link.orders, link.order_count);
     const bool out = moving.orders[0].out;
     const bool all = !begin_moving(link) || obey(moving);
-    link.moving = false;
     for (int i = 0; i < moving.count; ++i) {
       tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }
+    end_moving(link);
   }
 }
 

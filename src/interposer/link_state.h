@@ -64,6 +64,7 @@ struct Link {
   uint64_t grant = 0;  // the last one that was taken or given back, of this connection
   uint64_t budget = 0;
   bool dropped = false;  // the scheduler wants the grant back
+  uint64_t drop = 0;     // the last one that it wanted back, of this connection
   Meter meter;
   std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
   uint64_t total_used = 0;
@@ -115,9 +116,13 @@ void open_gate(Link& link, uint32_t state);
 void wake_the_waiting(Link& link);
 // Tells the scheduler, by the page, how it stands. With the link's mutex held.
 void publish(Link& link, uint64_t now);
-// With the link's mutex held and the phase Asked: a grant begins. `watch` is how the scheduler
-// watches now.
+// With the link's mutex held and the phase Asked: a grant begins, unless memory is being moved.
+// `watch` is how the scheduler watches now.
 void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch);
+
+// A grant that is in the page already, whose message the link's thread has not read yet, or had no
+// use for before. With the link's mutex held.
+void take_offer(Link& link);
 
 // Whether any device is used yet.
 bool any_link();

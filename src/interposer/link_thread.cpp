@@ -246,6 +246,7 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
     take(link, *grant);
   } else if (const auto* drop = wire::as<wire::Drop>(header)) {
     Lock lock(link.mutex);
+    link.drop = drop->grant;
     if (link.phase == Phase::Holding && drop->grant == link.grant) link.dropped = true;
   } else if (const auto* mode = wire::as<wire::Mode>(header)) {
     take(link, *mode);
@@ -408,7 +409,7 @@ bool come_back(Link& link, int socket) {
     link.socket = socket;
     ++link.connection;
     link.phase = Phase::Idle;
-    link.grant = 0;
+    link.grant = link.drop = 0;
     link.meter.begin(now_ns());
     link.total_used = 0;
     open_gate(link, kClosed);
