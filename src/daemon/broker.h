@@ -107,6 +107,7 @@ class Broker {
 
   static constexpr int kMostClaimedGpus = 16;
   static constexpr std::size_t kMostTenants = 4096;
+  static constexpr Duration kArenaLingers = 2s;    // that nobody needs
   static constexpr Duration kTenantLingers = 60s;  // what it owes is not forgotten sooner
 
  private:
@@ -117,6 +118,8 @@ class Broker {
   void take(ClientRecord& client, const wire::MemoryFreed& message, Time now);
   void take(ClientRecord& client, const wire::MemoryPinned& message, Time now);
   void take(ClientRecord& client, const wire::MemoryMoved& message, Time now);
+  void take(ClientRecord& client, const wire::ArenaReturned& message, Time now);
+  void take(ClientRecord& client, const wire::ArenaKept& message, Time now);
 
   // Memory.
   struct Refusal {
@@ -140,6 +143,8 @@ class Broker {
   // The GPU, if a client on it grew by that much.
   ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {}) const;
   void fill_arena();
+  void ask_for_arena(Time now);
+  void tell_arena_need(ClientRecord& client, Bytes bytes);
   void disconnect(const ClientRecord& client, std::string_view why);
 
   // Decisions.

@@ -80,13 +80,75 @@ void Broker::fill_arena() {
     const ArenaGpu gpu = arena_gpu(id);
     for (const ClientId client_id : record.clients) {
       ClientRecord& client = clients_.at(client_id);
-      const Bytes more = arena_need(gpu, leaves_by_us(client)) - client.arena_made;
+      const Bytes need = arena_need(gpu, leaves_by_us(client));
+      // First it is told to give no more back.
+      if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
+      const Bytes more = need - client.arena_made;
       if (more.count <= 0 || used + more > arena_->most()) continue;
       used += more;
       client.arena_made += more;
       arena_->make(client_id, more);
     }
   }
+}
+
+// Host memory that nobody needs any more goes back to the machine; not at once, for what was needed
+// a moment ago may be again.
+void Broker::ask_for_arena(Time now) {
+  for (const auto& [id, record] : gpus_) {
+    const ArenaGpu gpu = arena_gpu(id);
+    for (const ClientId client_id : record.clients) {
+      ClientRecord& client = clients_.at(client_id);
+      const Bytes need = arena_need(gpu, leaves_by_us(client));
+      const Bytes enough = need.count == 0 ? need : need + arena_unit(gpu.total);
+      if (client.arena <= enough) {
+        client.arena_idle_since.reset();
+      } else if (!client.arena_idle_since) {
+        client.arena_idle_since = now;
+      } else if (now - *client.arena_idle_since >= kArenaLingers) {
+        // What it could not give back now it is asked for again.
+        client.arena_idle_since = now;
+        client.arena_returnable = std::max(client.arena_returnable, client.arena - enough);
+        tell_arena_need(client, enough);
+      }
+    }
+  }
+}
+
+void Broker::tell_arena_need(ClientRecord& client, Bytes bytes) {
+  client.arena_told = bytes;
+  auto message = wire::make<wire::ArenaNeed>();
+  message.bytes = static_cast<std::uint64_t>(bytes.count);
+  outbox_.send(client.id, message.header);
+}
+
+void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time) {
+  const Bytes most = std::min(client.arena, client.arena_returnable);
+  if (message.bytes > static_cast<std::uint64_t>(most.count)) {
+    return disconnect(client, fmt::format("gave back {} bytes of host memory, and was asked for {}",
+                                          message.bytes, most.count));
+  }
+  const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
+  client.arena -= bytes;
+  client.arena_made -= bytes;
+  client.arena_returnable -= bytes;
+  log_.info("host_memory_returned",
+            {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.count}});
+  // It may be needed again by now.
+  fill_arena();
+}
+
+// Its hello could only be guessed from. Believed within the same bounds: who claims much is given
+// less.
+void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
+  if (!client.arena_claimed) return disconnect(client, "told twice what host memory it has");
+  const Bytes total = gpus_.at(client.gpu).total;
+  const Bytes kept{
+      static_cast<std::int64_t>(std::min(message.bytes, static_cast<std::uint64_t>(total.count)))};
+  const Bytes more = kept - *client.arena_claimed;
+  client.arena_claimed.reset();
+  client.arena += more;
+  client.arena_made += more;
 }
 
 void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes) {

@@ -147,6 +147,7 @@ void Broker::sample(Time now) {
   sample_shares(now);
   forget_unused(now);
   fill_arena();
+  ask_for_arena(now);
 }
 
 void Broker::sample_shares(Time now) {

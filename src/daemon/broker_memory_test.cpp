@@ -242,6 +242,110 @@ TEST_F(Swapping, HostMemoryIsMadeAheadOfNeed) {
   EXPECT_EQ(t.outbox.handed_over[one].size(), 1u) << "it is gone";
 }
 
+class ReturningArena : public Swapping {
+ protected:
+  void SetUp() override {
+    Swapping::SetUp();
+    t.broker.arena_ready(one, 42, t.arena.asked[one]);
+    t.broker.arena_ready(two, 42, t.arena.asked[two]);
+    t.arena.asked.clear();
+  }
+  void sample_for(Duration length) {
+    for (const Time until = t.now + length; t.now < until;) {
+      t.pass(500ms);
+      t.broker.sample(t.now);
+    }
+  }
+  void returns(ClientId id, Bytes bytes) {
+    auto message = wire::make<wire::ArenaReturned>();
+    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    t.say(id, message);
+  }
+  Bytes has(ClientId id) const { return t.broker.clients().at(id).arena; }
+};
+
+TEST_F(ReturningArena, WhoIsAloneIsAskedForAllOfItAfterAWhile) {
+  const Bytes all = has(two);
+  sample_for(5s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "it is needed";
+  t.broker.leave(one, t.now);
+  sample_for(1s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "somebody may come";
+  sample_for(2s);
+  EXPECT_EQ(only<wire::ArenaNeed>(two).bytes, 0u);
+  EXPECT_EQ(has(two), all) << "it counts until it is back";
+  returns(two, gib(1));
+  EXPECT_EQ(has(two), all - gib(1));
+  EXPECT_EQ(t.broker.arena_used(), all - gib(1));
+  sample_for(3s);
+  EXPECT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "what is left is asked for again";
+  returns(two, all - gib(1));
+  EXPECT_EQ(t.broker.arena_used(), Bytes{});
+  t.outbox.take<wire::ArenaNeed>(two);
+  sample_for(5s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
+  EXPECT_TRUE(t.arena.asked.empty()) << "and not made again";
+  EXPECT_FALSE(t.gone(two));
+}
+
+TEST_F(ReturningArena, ALittleMoreThanNeededStays) {
+  const Bytes unit = arena_unit(gib(16));
+  t.free(two, unit, unit);
+  sample_for(5s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
+  t.free(two, gib(1), gib(1));
+  sample_for(4s);
+  const auto need = t.outbox.take<wire::ArenaNeed>(two);
+  ASSERT_FALSE(need.empty());
+  EXPECT_LT(need[0].bytes, static_cast<std::uint64_t>(has(two).count));
+}
+
+// The need grows while memory is on its way back: it is told first, and made again when it is gone.
+TEST_F(ReturningArena, WhatIsNeededAgainIsMadeAgain) {
+  t.broker.leave(one, t.now);
+  sample_for(3s);
+  ASSERT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty());
+  const ClientId other = t.join(t.tenant("c"));
+  EXPECT_EQ(t.ask_movable(other, gib(10)), Told::Wait);
+  const std::uint64_t need = only<wire::ArenaNeed>(two).bytes;
+  EXPECT_GT(need, 0u) << "no more is to be given back";
+  EXPECT_EQ(t.arena.asked[two], Bytes{});
+  const Bytes had = has(two);
+  returns(two, gib(1));
+  EXPECT_FALSE(t.gone(two)) << "the messages crossed";
+  const Bytes missing = Bytes{static_cast<std::int64_t>(need)} - (had - gib(1));
+  EXPECT_EQ(t.arena.asked[two], std::max(Bytes{}, missing));
+  EXPECT_GT(t.arena.asked[two], Bytes{});
+}
+
+TEST_F(ReturningArena, NobodyGivesBackWhatHeWasNotAskedFor) {
+  returns(one, mib(64));
+  EXPECT_TRUE(t.gone(one));
+  t.broker.leave(one, t.now);
+  sample_for(3s);
+  returns(two, has(two) + Bytes{1});
+  EXPECT_TRUE(t.gone(two)) << "more than it has";
+}
+
+TEST(SwappingArena, WhoComesBackSaysWhatItHas) {
+  TestBroker t;
+  auto hello = TestBroker::hello();
+  hello.allocated = static_cast<std::uint64_t>(gib(8).count);
+  hello.resident = static_cast<std::uint64_t>(gib(6).count);
+  const ClientId one = t.join(t.tenant("a"), hello);
+  EXPECT_EQ(t.broker.arena_used(), gib(2)) << "at least where its memory is";
+  auto kept = wire::make<wire::ArenaKept>();
+  kept.bytes = static_cast<std::uint64_t>(gib(5).count);
+  t.say(one, kept);
+  EXPECT_EQ(t.broker.arena_used(), gib(5));
+  t.say(one, kept);
+  EXPECT_TRUE(t.gone(one)) << "once";
+  const ClientId two = t.join(t.tenant("b"));
+  kept.bytes = ~std::uint64_t{0};
+  t.say(two, kept);
+  EXPECT_EQ(t.broker.clients().at(two).arena, gib(16)) << "never more than its GPU";
+}
+
 TEST(SwappingArena, AloneNobodyNeedsAny) {
   TestBroker t;
   const ClientId one = t.join(t.tenant("a"));

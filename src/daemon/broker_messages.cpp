@@ -34,6 +34,10 @@ void Broker::packet(ClientId id, const wire::Header* header, Time now) {
       return take(*client, *wire::as<wire::MemoryPinned>(header), now);
     case wire::Type::MemoryMoved:
       return take(*client, *wire::as<wire::MemoryMoved>(header), now);
+    case wire::Type::ArenaReturned:
+      return take(*client, *wire::as<wire::ArenaReturned>(header), now);
+    case wire::Type::ArenaKept:
+      return take(*client, *wire::as<wire::ArenaKept>(header), now);
     case wire::Type::Hello:
     case wire::Type::RunBegin:
       return disconnect(*client, "a second hello");

@@ -108,6 +108,11 @@ struct ClientRecord {
   Moves moves;
   Bytes arena{};       // host memory that it was given
   Bytes arena_made{};  // with what is being made for it
+  // What it claimed in its hello to have; nothing once it has said how much that really is.
+  std::optional<Bytes> arena_claimed;
+  std::optional<Bytes> arena_told;       // how much of it is enough, as it was told last
+  Bytes arena_returnable{};              // what it may give back, as it was told at some time
+  std::optional<Time> arena_idle_since;  // it has had more than it needs
   std::optional<Bytes> own_limit;
   Duration used_before{};  // in earlier grants
 };

@@ -375,6 +375,17 @@ void memory_pinned(Gate& gate, uint64_t bytes) {
   tell(link, message.header);
 }
 
+void arena_returned(Gate& gate, uint64_t bytes) {
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Lock lock(link.mutex);
+  link.arena -= bytes;
+  if (link.phase == Phase::Unmanaged) return;
+  auto message = wire::make<wire::ArenaReturned>();
+  message.bytes = bytes;
+  tell(link, message.header);
+}
+
 wire::Backend memory_backend(const Gate& gate) {
   return gate.link->backend.load(std::memory_order_relaxed);
 }

@@ -94,6 +94,7 @@ struct Link {
   std::atomic<uint64_t> allocated{0};
   std::atomic<uint64_t> pinned{0};
   std::atomic<uint64_t> absent{0};
+  uint64_t arena = 0;        // host memory, as the scheduler has been told
   Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
   int order_count = 0;
   std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held

@@ -229,6 +229,16 @@ void take(Link& link, const wire::Mode& message) {
   open_gate(link, free ? kFree : kMetered);
 }
 
+void take(Link& link, const wire::Arena& message, int* descriptor) {
+  if (*descriptor < 0) return;
+  {
+    Lock lock(link.mutex);
+    link.arena += message.bytes;
+  }
+  swap_add_arena(link.gate, *descriptor, message.bytes);
+  *descriptor = -1;
+}
+
 void answer(Link& link, uint64_t number, Request::Answer what) {
   Lock lock(link.mutex);
   for (Request& request : link.requests) {
@@ -262,8 +272,9 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
   } else if (const auto* in = wire::as<wire::SwapIn>(header)) {
     take_order(link, {in->order, in->bytes, false});
   } else if (const auto* arena = wire::as<wire::Arena>(header)) {
-    if (*descriptor >= 0) swap_add_arena(link.gate, *descriptor, arena->bytes);
-    *descriptor = -1;
+    take(link, *arena, descriptor);
+  } else if (const auto* need = wire::as<wire::ArenaNeed>(header)) {
+    swap_arena_need(link.gate, need->bytes, arena_returned);
   } else if (const auto* refused = wire::as<wire::MemoryRefused>(header)) {
     answer(link, refused->request, Request::kRefused);
   }
@@ -396,6 +407,16 @@ void run_alone(Link& link) {
   open_gate(link, kFree);
 }
 
+// Host memory of the scheduler before this one is still there, and all of it is kept until this one
+// says how much is enough. With the link's mutex held.
+void tell_of_arena(Link& link) {
+  if (link.arena == 0) return;
+  swap_arena_need(link.gate, ~uint64_t{0}, nullptr);
+  auto message = wire::make<wire::ArenaKept>();
+  message.bytes = link.arena;
+  tell(link, message.header);
+}
+
 // Before it says hello again nothing of it may be on the GPU.
 bool come_back(Link& link, int socket) {
   const uint32_t before = link.gate.state.load();
@@ -412,6 +433,7 @@ bool come_back(Link& link, int socket) {
     link.grant = link.drop = 0;
     link.meter.begin(now_ns());
     link.total_used = 0;
+    tell_of_arena(link);
     open_gate(link, kClosed);
     return true;
   }

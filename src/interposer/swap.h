@@ -85,6 +85,12 @@ uint64_t swap_absent(Gate& gate);
 // takes the descriptor.
 void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes);
 
+// Told of host memory that is given back; no lock of the engine is held.
+using SwapTellReturned = void (*)(Gate& gate, uint64_t bytes);
+// So much of the host memory is enough from now on (~0: all of it is needed). What there is beyond,
+// and holds nothing that is away, is given back by a thread of its own, and told.
+void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell);
+
 // --- the rest
 
 // Whether the kernel takes long to end this process: it has pinned host memory.

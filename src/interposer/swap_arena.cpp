@@ -14,6 +14,9 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLittle = 10'000'000;
 constexpr int kTouchers = 2;
 constexpr int kMostTakers = 3;
+constexpr const char* kNotThere =
+    "host memory that the scheduler gave could not be mapped: this program may not be swapped out "
+    "in time (is its address space limited? see ulimit -v)";
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
 // --- pages come in parallel
@@ -76,20 +79,24 @@ char* map_segment(const Segment& segment) {
 // Known before it is pinned, so that it is unpinned with its context; used afterwards.
 Slab* list_slab(Arena& arena, char* memory, uint64_t bytes) {
   const Lock lock(arena.mutex);
-  Slab* slab = arena.slab_pool.take();
-  if (slab == nullptr) return nullptr;
+  Slab* slab = arena.slabs;
+  while (slab != nullptr && slab->memory != nullptr) slab = slab->next;
+  if (slab == nullptr) {
+    slab = arena.slab_pool.take();
+    if (slab == nullptr) return nullptr;
+    slab->next = arena.slabs;
+    arena.slabs = slab;
+  }
   slab->memory = memory;
   slab->bytes = bytes;
-  slab->next = arena.slabs;
-  arena.slabs = slab;
+  arena.bytes += bytes;
   return slab;
 }
 
 void add_slab(Space& space, char* memory, uint64_t bytes) {
   Slab* slab = touch_all(memory, bytes) ? list_slab(space.arena, memory, bytes) : nullptr;
   if (slab == nullptr) {
-    log("swap: %llu bytes of host memory are not there", static_cast<unsigned long long>(bytes));
-    return;
+    return warn_once(kNotThere);
   }
   arena_pin(space, *slab);
   const Lock lock(space.arena.mutex);
@@ -124,7 +131,11 @@ void* take_segments(void* argument) {
   while (Segment* segment = next_segment(space.arena)) {
     char* memory = map_segment(*segment);
     close(segment->descriptor);
-    if (memory != nullptr) add_slabs(space, memory, segment->bytes / kPage * kPage);
+    if (memory != nullptr) {
+      add_slabs(space, memory, segment->bytes / kPage * kPage);
+    } else {
+      warn_once(kNotThere);
+    }
     unmap_memory(segment, sizeof(Segment));
     space.arena.pending.fetch_sub(1);
     futex_wake(space.arena.pending, kEveryone);
@@ -210,7 +221,7 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes) {
   if (space == nullptr || segment == nullptr) {
     if (segment != nullptr) unmap_memory(segment, sizeof(Segment));
     close(descriptor);
-    return log("swap: host memory cannot be taken");
+    return warn_once(kNotThere);
   }
   *segment = {descriptor, bytes, nullptr};
   if (!add_segment(space->arena, *segment)) return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "interposer/swap.h"
 #include "interposer/swap_extents.h"
 #include "interposer/swap_hash.h"
 
@@ -18,13 +19,13 @@ struct HostCopy {
   Fingerprint fingerprint;
 };
 
-// So much of a segment is pinned together, and no piece crosses its end: the driver does not like
-// copies that do. While it pins, nothing of the process gets to the GPU (a gigabyte: 0.2 s), so it
-// is not more.
+// So much of a segment is pinned, and given back, together, and no piece crosses its end: the
+// driver does not like copies that do. While it pins, nothing of the process gets to the GPU (a
+// gigabyte: 0.2 s), so it is not more.
 inline constexpr uint64_t kSlabBytes = uint64_t{64} << 20;
 
 struct Slab {
-  char* memory = nullptr;
+  char* memory = nullptr;  // null: it has been given back, and is only a place for another
   uint64_t bytes = 0;
   CUcontext pinned_in = nullptr;  // null: it is not pinned
   Slab* next = nullptr;
@@ -41,8 +42,14 @@ struct Arena {
   // Held while memory is being pinned or unpinned.
   Mutex pinning;
 
-  Mutex mutex;  // of what follows
-  Slab* slabs = nullptr;
+  Mutex mutex;            // of what follows
+  Slab* slabs = nullptr;  // never fewer
+  uint64_t bytes = 0;     // of all of them
+  // If it is known how much is enough: of what is beyond that, what holds nothing goes back.
+  bool enough_known = false;
+  uint64_t enough = 0;
+  bool returning = false;  // a thread does that
+  SwapTellReturned tell_returned = nullptr;
   Word pending{0};  // segments that are on their way
   Segment* incoming = nullptr;
   int takers = 0;                  // threads that take them in
@@ -61,6 +68,11 @@ void arena_give(Arena& arena, HostCopy& copy);
 uint64_t arena_free(Arena& arena);
 // Waits a little for more of a segment that is on its way.
 void arena_wait(Arena& arena);
+
+// --- swap_return.cpp
+
+// Host memory that was given to us, as far as it is there.
+bool arena_has_any(Arena& arena);
 
 // --- swap_pin.cpp
 

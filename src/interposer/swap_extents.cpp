@@ -19,6 +19,19 @@ void Extents::remove_range(Pool<Extent>& pool) {
   *this = Extents();
 }
 
+bool Extents::remove_free_range(Pool<Extent>& pool, uint64_t address, uint64_t bytes) {
+  Extent wanted;
+  wanted.address = address;
+  wanted.bytes = bytes;
+  Extent* extent = free_.at_or_after(wanted);
+  if (extent == nullptr || extent->address != address || extent->bytes != bytes) return false;
+  free_.remove(extent);
+  free_bytes_ -= bytes;
+  if (last_ == extent) last_ = nullptr;
+  pool.give(extent);
+  return true;
+}
+
 Extent* Extents::take(Pool<Extent>& pool, uint64_t bytes) {
   Extent wanted;
   wanted.bytes = bytes;

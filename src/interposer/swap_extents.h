@@ -32,6 +32,9 @@ class Extents {
   // Takes away the only range, of which nothing is given out.
   void remove_range(Pool<Extent>& pool);
 
+  // Takes a range away that was added so, if nothing of it is given out.
+  bool remove_free_range(Pool<Extent>& pool, uint64_t address, uint64_t bytes);
+
   // So many bytes in one piece; null when no free piece is as large, or there is no memory for the
   // record of the rest.
   Extent* take(Pool<Extent>& pool, uint64_t bytes);

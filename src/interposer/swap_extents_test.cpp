@@ -89,5 +89,22 @@ TEST(Extents, AgreeWithASimpleModel) {
   }
 }
 
+TEST(Extents, ARangeOfWhichNothingIsGivenOutCanGo) {
+  Pool<Extent> pool;
+  Extents extents;
+  ASSERT_TRUE(extents.add_range(pool, 0x1000, 0x1000));
+  ASSERT_TRUE(extents.add_range(pool, 0x2000, 0x1000));
+  Extent* part = extents.take(pool, 0x10);
+  const uint64_t taken = part->address & ~uint64_t{0xfff};
+  EXPECT_FALSE(extents.remove_free_range(pool, taken, 0x1000));
+  EXPECT_FALSE(extents.remove_free_range(pool, 0x3000, 0x1000));
+  EXPECT_TRUE(extents.remove_free_range(pool, 0x3000 - taken, 0x1000));
+  EXPECT_EQ(extents.free_bytes(), 0x1000u - 0x10);
+  extents.give(pool, part);
+  EXPECT_TRUE(extents.remove_free_range(pool, taken, 0x1000));
+  EXPECT_EQ(extents.free_bytes(), 0u);
+  EXPECT_EQ(extents.take(pool, 1), nullptr);
+}
+
 }  // namespace
 }  // namespace nvshare::interposer

@@ -54,9 +54,7 @@ uint64_t stop_counting(Space& space) {
 
 bool swap_is_slow_to_end(Gate& gate) {
   Space* space = space_of(gate);
-  if (space == nullptr) return false;
-  const Lock lock(space->arena.mutex);
-  return space->arena.slabs != nullptr;
+  return space != nullptr && arena_has_any(space->arena);
 }
 
 SwapFreed swap_leave(Gate& gate, bool (*begin)(void* argument), void* argument) {

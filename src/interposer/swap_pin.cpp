@@ -18,7 +18,7 @@ Slab* first_unpinned(Arena& arena, const Slab* after) {
   const Lock lock(arena.mutex);
   for (Slab* slab = after == nullptr ? arena.slabs : after->next; slab != nullptr;
        slab = slab->next) {
-    if (slab->pinned_in == nullptr) return slab;
+    if (slab->memory != nullptr && slab->pinned_in == nullptr) return slab;
   }
   return nullptr;
 }
@@ -61,11 +61,6 @@ void* prepare(void* argument) {
   return nullptr;
 }
 
-bool has_slabs(Arena& arena) {
-  const Lock lock(arena.mutex);
-  return arena.slabs != nullptr;
-}
-
 }  // namespace
 
 void arena_pin(Space& space, Slab& slab) {
@@ -73,22 +68,24 @@ void arena_pin(Space& space, Slab& slab) {
   const CUcontext context = any_context(space);
   {
     const Lock lock(space.arena.mutex);
-    if (slab.pinned_in != nullptr || context == nullptr || stopped_looking()) return;
+    const bool done = slab.pinned_in != nullptr || slab.memory == nullptr;
+    if (done || context == nullptr || stopped_looking()) return;
   }
   const Relaxed relaxed;
   const Within within(context);
   if (!within) return;
   if (real<FunctionId::cuMemHostRegister_v2>(static_cast<void*>(slab.memory), slab.bytes,
                                              CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS) {
-    log("swap: host memory is not pinned");
-    return;
+    return warn_once(
+        "host memory could not be pinned: this program is swapped out and in at a fifth of the "
+        "speed (is memory that it may lock limited? see ulimit -l)");
   }
   const Lock lock(space.arena.mutex);
   slab.pinned_in = context;
 }
 
 void arena_prepare_later(Space& space) {
-  if (!has_slabs(space.arena) || any_context(space) == nullptr) return;
+  if (!arena_has_any(space.arena) || any_context(space) == nullptr) return;
   space.arena.preparing.fetch_add(1);
   if (!start_thread(prepare, &space, "nvshare-arena")) space.arena.preparing.fetch_sub(1);
 }

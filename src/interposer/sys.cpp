@@ -182,8 +182,14 @@ void log(const char* format, ...) {
 }
 
 void warn_once(const char* text) {
-  static std::atomic<bool> warned{false};
-  if (warned.exchange(true)) return;
+  constexpr size_t kTexts = 8;
+  static std::atomic<const char*> said[kTexts];
+  size_t place = 0;
+  for (const char* free = nullptr; place < kTexts; ++place, free = nullptr) {
+    if (said[place].compare_exchange_strong(free, text)) break;
+    if (free == text) return;
+  }
+  if (place == kTexts) return;
   const KeepErrno keep;
   char line[512];
   const int length = snprintf(line, sizeof line, "nvshare: %s\n", text);

@@ -31,6 +31,9 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(Mode);
     NVSHARE_MESSAGE(Arena);
     NVSHARE_MESSAGE(View);
+    NVSHARE_MESSAGE(ArenaReturned);
+    NVSHARE_MESSAGE(ArenaKept);
+    NVSHARE_MESSAGE(ArenaNeed);
 #undef NVSHARE_MESSAGE
   }
   return 0;

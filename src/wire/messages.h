@@ -23,15 +23,17 @@ inline constexpr size_t kNameLength = 64;
 
 enum class Type : uint16_t {
   // From programs.
-  Hello = 1,          // REGISTER: a process begins to use a GPU
-  RunBegin = 2,       // `nvshare run`: a tenant, as long as this connection and its processes last
-  RequestGrant = 3,   // REQ_LOCK
-  Released = 4,       // LOCK_RELEASED
-  MemoryRequest = 5,  // MEM_UPDATE: may I allocate this much more?
-  MemoryFreed = 6,    // MEM_UPDATE: this much less
-  MemoryMoved = 7,    // what of a SwapOut or SwapIn is done
-  Look = 8,           // how much memory may I have? instead of a Hello, and it makes no client
-  MemoryPinned = 9,   // this much could move, and cannot any more
+  Hello = 1,           // REGISTER: a process begins to use a GPU
+  RunBegin = 2,        // `nvshare run`: a tenant, as long as this connection and its processes last
+  RequestGrant = 3,    // REQ_LOCK
+  Released = 4,        // LOCK_RELEASED
+  MemoryRequest = 5,   // MEM_UPDATE: may I allocate this much more?
+  MemoryFreed = 6,     // MEM_UPDATE: this much less
+  MemoryMoved = 7,     // what of a SwapOut or SwapIn is done
+  Look = 8,            // how much memory may I have? instead of a Hello, and it makes no client
+  MemoryPinned = 9,    // this much could move, and cannot any more
+  ArenaReturned = 10,  // so much host memory is given back, after an ArenaNeed
+  ArenaKept = 11,      // so much it has from a scheduler before this one
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
@@ -42,10 +44,11 @@ enum class Type : uint16_t {
   MemoryRefused = 70,    // you may not
   SwapOut = 71,          // PREPARE_SWAP_OUT
   SwapIn = 72,
-  Limits = 73,  // UPDATE_LIMIT, UPDATE_CORE_LIMIT
-  Mode = 74,    // whether the client is metered
-  Arena = 75,   // with the descriptor of host memory to swap out to
-  View = 76,    // to a Look; the connection is closed behind it
+  Limits = 73,     // UPDATE_LIMIT, UPDATE_CORE_LIMIT
+  Mode = 74,       // whether the client is metered
+  Arena = 75,      // with the descriptor of host memory to swap out to
+  View = 76,       // to a Look; the connection is closed behind it
+  ArenaNeed = 77,  // how much of the host memory it needs: the rest may go back
 };
 
 struct Header {
@@ -245,6 +248,29 @@ struct SwapIn {
 // With a descriptor: host memory for what is swapped out, beside what was given before.
 struct Arena {
   static constexpr Type kType = Type::Arena;
+  Header header;
+  uint64_t bytes;
+};
+
+// So much host memory is enough from now on. What it has beyond that, and holds nothing that is not
+// on the GPU, it gives back, sooner or later; until the next of these it never has less. Who does
+// not know this keeps all.
+struct ArenaNeed {
+  static constexpr Type kType = Type::ArenaNeed;
+  Header header;
+  uint64_t bytes;
+};
+
+// At most what an ArenaNeed asked for. The bytes are free when this is said.
+struct ArenaReturned {
+  static constexpr Type kType = Type::ArenaReturned;
+  Header header;
+  uint64_t bytes;
+};
+
+// Once, right behind the hello of a program that comes back: all the host memory that it has.
+struct ArenaKept {
+  static constexpr Type kType = Type::ArenaKept;
   Header header;
   uint64_t bytes;
 };

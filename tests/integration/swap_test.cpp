@@ -163,6 +163,27 @@ TEST_F(Swap, AfterTheSchedulerCameBackTurnsGoOn) {
   expect_good(two);
 }
 
+TEST_F(Swap, HostMemoryThatNobodyNeedsAnyMoreGoesBack) {
+  const Process scheduler = start_scheduler();
+  Job one = trainer("one");
+  Job two = trainer("two");
+  ASSERT_TRUE(wait_for_switches());
+  EXPECT_GT(of_gpu("/arena"), 0);
+  end(one);
+  expect_good(one);
+  EXPECT_TRUE(eventually([&] { return of_gpu("/arena") == 0; }, 20s)) << scheduler.output();
+  // And comes again.
+  Job three = trainer("three");
+  const std::int64_t before = moved_out();
+  EXPECT_TRUE(eventually([&] { return moved_out() > before + (std::int64_t{300} << 20); }, 60s));
+  end(two);
+  end(three);
+  expect_good(two);
+  expect_good(three);
+  EXPECT_EQ(scheduler.output().find("client_disconnected"), std::string::npos)
+      << scheduler.output();
+}
+
 TEST_F(Swap, WithoutHostMemoryTheAllocationIsRefused) {
   set("NVSHARE_ARENA_LIMIT", "0");
   const Process scheduler = start_scheduler();

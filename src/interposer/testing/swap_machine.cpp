@@ -131,17 +131,28 @@ void SwapMachine::TearDown() {
   wait_for_arena();
   EXPECT_EQ(arena_free(space_of(gate)->arena), arena_) << "host memory was lost";
   for (Slab* slab = space.arena.slabs; slab != nullptr; slab = slab->next) {
-    munmap(slab->memory, slab->bytes);
+    if (slab->memory != nullptr) munmap(slab->memory, slab->bytes);
   }
   swap_reset_after_fork();
 }
 
-void SwapMachine::add_arena(uint64_t bytes) {
-  const int descriptor = memfd_create("arena", MFD_CLOEXEC);
-  ASSERT_GE(descriptor, 0);
-  ASSERT_EQ(ftruncate(descriptor, static_cast<off_t>(bytes)), 0);
+int SwapMachine::add_arena(uint64_t bytes) {
+  static int descriptor = -1;
+  if (descriptor >= 0) close(descriptor);
+  descriptor = memfd_create("arena", MFD_CLOEXEC);
+  EXPECT_EQ(ftruncate(descriptor, static_cast<off_t>(bytes)), 0);
   arena_ += bytes;
-  swap_add_arena(gate, descriptor, bytes);
+  swap_add_arena(gate, dup(descriptor), bytes);
+  return descriptor;
+}
+
+uint64_t SwapMachine::return_all_but(uint64_t enough) {
+  static std::atomic<uint64_t> returned;
+  returned = 0;
+  swap_arena_need(gate, enough, [](Gate&, uint64_t bytes) { returned += bytes; });
+  wait_for_arena();
+  arena_ -= returned;
+  return returned;
 }
 
 void SwapMachine::restart() {

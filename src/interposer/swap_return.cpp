@@ -1,0 +1,154 @@
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "interposer/records.h"
+#include "interposer/swap_state.h"
+
+// Host memory that is not needed any more goes back, a slab at a time. Unpinning takes long, so a
+// thread of its own does it, and leaves the program time in between.
+namespace nvshare::interposer {
+namespace {
+
+// --- with the arena's mutex held
+
+bool can_go(const Arena& arena, const Slab& slab) {
+  return slab.memory != nullptr && arena.enough_known && arena.bytes - slab.bytes >= arena.enough;
+}
+
+// There may be a little more than enough: only whole slabs go.
+bool is_too_much(const Arena& arena) {
+  for (const Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
+    if (can_go(arena, *slab)) return true;
+  }
+  return false;
+}
+
+// --- without
+
+// One that holds nothing and is not needed: from now on nobody gets any of it. Null when there is
+// none.
+Slab* take_idle_slab(Arena& arena) {
+  const Lock lock(arena.mutex);
+  for (Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
+    if (!can_go(arena, *slab)) continue;
+    const auto address = reinterpret_cast<uint64_t>(slab->memory);
+    if (!arena.extents.remove_free_range(arena.extent_pool, address, slab->bytes)) continue;
+    arena.bytes -= slab->bytes;
+    return slab;
+  }
+  return nullptr;
+}
+
+// It stays after all.
+void put_back(Arena& arena, Slab& slab) {
+  const Lock lock(arena.mutex);
+  arena.bytes += slab.bytes;
+  arena.extents.add_range(arena.extent_pool, reinterpret_cast<uint64_t>(slab.memory), slab.bytes);
+}
+
+bool unpin(Slab& slab) {
+  if (slab.pinned_in == nullptr) return true;
+  const Relaxed relaxed;
+  const Within within(slab.pinned_in);
+  return within &&
+         real<FunctionId::cuMemHostUnregister>(static_cast<void*>(slab.memory)) == CUDA_SUCCESS;
+}
+
+// The pages go now, although others of the same segment stay.
+void unmap(char* memory, uint64_t bytes) {
+  const KeepErrno keep;
+  madvise(memory, bytes, MADV_REMOVE);
+  munmap(memory, bytes);
+}
+
+// How much was given back; 0 when there is nothing to give.
+uint64_t return_one(Arena& arena) {
+  const Lock pinning(arena.pinning);
+  Slab* slab = stopped_looking() ? nullptr : take_idle_slab(arena);
+  if (slab == nullptr) return 0;
+  if (!unpin(*slab)) {
+    put_back(arena, *slab);
+    return 0;
+  }
+  unmap(slab->memory, slab->bytes);
+  const Lock lock(arena.mutex);
+  slab->pinned_in = nullptr;
+  slab->memory = nullptr;
+  return slab->bytes;
+}
+
+bool has_too_much(Arena& arena) {
+  const Lock lock(arena.mutex);
+  return is_too_much(arena);
+}
+
+// What the host still has of chunks that are on the GPU only saves time when they leave. Of the
+// next one that has any; false when none has.
+bool drop_a_copy(Space& space) {
+  const Lock lock(space.mutex);
+  for (Chunk* chunk = space.here.last(); chunk != nullptr; chunk = chunk->before) {
+    if (chunk->copy.pieces == nullptr || chunk->copy.in_doubt) continue;
+    arena_give(space.arena, chunk->copy);
+    return true;
+  }
+  return false;
+}
+
+// The last look, and that this thread is no more, are one: whoever wants more given back after it
+// starts another.
+bool has_ended(Arena& arena, bool nothing_left) {
+  const Lock lock(arena.mutex);
+  if (!nothing_left && is_too_much(arena)) return false;
+  arena.returning = false;
+  return true;
+}
+
+void* give_back(void* argument) {
+  Space& space = *static_cast<Space*>(argument);
+  Arena& arena = space.arena;
+  for (bool nothing_left = false; !has_ended(arena, nothing_left);) {
+    const uint64_t begin = now_ns();
+    const uint64_t bytes = return_one(arena);
+    if (bytes == 0) {
+      nothing_left = !has_too_much(arena) || stopped_looking() || !drop_a_copy(space);
+      continue;
+    }
+    SwapTellReturned tell;
+    {
+      const Lock lock(arena.mutex);
+      tell = arena.tell_returned;
+    }
+    if (tell != nullptr) tell(*space.gate, bytes);
+    if (space.gate->state.load() != kClosed) sleep_ns((now_ns() - begin) / 4);
+  }
+  arena.preparing.fetch_sub(1);
+  return nullptr;
+}
+
+}  // namespace
+
+bool arena_has_any(Arena& arena) {
+  const Lock lock(arena.mutex);
+  return arena.bytes > 0;
+}
+
+void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell) {
+  Space* space = space_of(gate);
+  if (space == nullptr) return;
+  Arena& arena = space->arena;
+  {
+    const Lock lock(arena.mutex);
+    arena.enough_known = true;
+    arena.enough = enough;
+    if (tell != nullptr) arena.tell_returned = tell;
+    if (arena.returning || !is_too_much(arena)) return;
+    arena.returning = true;
+  }
+  arena.preparing.fetch_add(1);
+  if (start_thread(give_back, space, "nvshare-arena")) return;
+  arena.preparing.fetch_sub(1);
+  const Lock lock(arena.mutex);
+  arena.returning = false;
+}
+
+}  // namespace nvshare::interposer
