@@ -151,12 +151,25 @@ struct Row {
   std::uint64_t recopied = 0;  // by the last
 };
 
+// Where the time went, in milliseconds.
+void print_times(bool out, Gate& gate, std::uint64_t bytes, double took) {
+  const SwapTimes times = swap_times(gate);
+  const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
+  fmt::print(stderr,
+             "swap_bench: {} {:.1f} GiB took={:.2f}ms hash={:.2f} map={:.2f} unmap={:.2f} "
+             "submit={:.2f} copy={:.2f} place={:.2f} tell={:.2f}\n",
+             out ? "out" : "in", gib_per_second(bytes, 1), took * 1e3, ms(times.hash),
+             ms(times.map), ms(times.unmap), ms(times.submit), ms(times.copy), ms(times.place),
+             ms(times.tell));
+}
+
 double timed_move(bool out, Gate& gate, std::uint64_t bytes, std::uint64_t* copied = nullptr) {
   Sums sums;
   const double begin = seconds();
   const bool all = out ? swap_out(gate, bytes, add_up, &sums) : swap_in(gate, bytes, add_up, &sums);
   const double took = seconds() - begin;
   if (!all || sums.all.out + sums.all.in < bytes) fail("not all of it could be moved");
+  print_times(out, gate, bytes, took);
   if (copied != nullptr) *copied = sums.all.copied;
   return took;
 }

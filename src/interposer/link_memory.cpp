@@ -129,17 +129,39 @@ void take_order(Link& link, const Order& order) {
   link.orders[link.order_count++] = order;
 }
 
+namespace {
+
+// Where the time went, for who looks for it (NVSHARE_LOG). `drain`: how long the GPU was waited for
+// before the grant went back.
+void log_order(Link& link, const Order& order, uint64_t moved, uint64_t took) {
+  if (!logs()) return;
+  const SwapTimes times = swap_times(link.gate);
+  const auto us = [](uint64_t ns) { return static_cast<unsigned long long>(ns / 1000); };
+  log("swap %s order=%llu ordered=%llu bytes=%llu took=%lluus drain=%lluus hash=%llu map=%llu "
+      "unmap=%llu submit=%llu copy=%llu place=%llu tell=%llu",
+      order.out ? "out" : "in", static_cast<unsigned long long>(order.number),
+      static_cast<unsigned long long>(order.bytes), static_cast<unsigned long long>(moved),
+      us(took), us(link.drained), us(times.hash), us(times.map), us(times.unmap), us(times.submit),
+      us(times.copy), us(times.place), us(times.tell));
+}
+
+}  // namespace
+
 void run_orders(Link& link) {
   while (link.order_count > 0 && !link.lost) {
     Moving moving{&link};
     add(moving, link.orders[0]);
     drop_first(link.orders, link.order_count);
-    const bool out = moving.orders[0].out;
+    const Order first = moving.orders[0];
+    const bool out = first.out;
+    const uint64_t begin = now_ns();
     const bool all = !begin_moving(link) || obey(moving);
     for (int i = 0; i < moving.count; ++i) {
       tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }
+    const uint64_t took = now_ns() - begin;
     end_moving(link);
+    log_order(link, first, moving.moved, took);
   }
 }
 

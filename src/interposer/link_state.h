@@ -10,7 +10,7 @@ namespace nvshare::interposer {
 
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxRequests = 64;
-inline constexpr int kMaxOrders = 16;
+inline constexpr int kMaxOrders = 64;
 
 enum class Phase : uint32_t {
   Unmanaged,  // no scheduler: the gate stands open (or, when told to wait, closed)
@@ -97,6 +97,7 @@ struct Link {
   uint64_t arena = 0;        // host memory, as the scheduler has been told
   Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
   int order_count = 0;
+  uint64_t drained = 0;             // how long the last wait for the GPU took; the link's thread's
   std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held
   bool lost = false;                // the connection, while memory was moved; the link's thread's
   Word leaving{0};                  // how far the end of the process is (link_end.cpp)

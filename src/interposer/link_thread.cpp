@@ -161,8 +161,10 @@ void stop(Link& link) {
     if (link.phase != Phase::Holding) return;  // given back at the end of the process
     link.phase = Phase::Stopping;
   }
+  const uint64_t begin = now_ns();
   close_gate(link.gate);
   const Done done = drain(link);
+  link.drained = now_ns() - begin;
   Lock lock(link.mutex);
   give_grant_back(link, done);
 }

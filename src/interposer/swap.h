@@ -71,6 +71,19 @@ struct SwapMoved {
 // those wait for the move.
 using SwapProgress = bool (*)(void* argument, SwapMoved& since_the_last);
 
+// Where the time of the last move went, in nanoseconds: what the thread that moves waited for or
+// did. The rest is ours.
+struct SwapTimes {
+  uint64_t hash = 0;    // fingerprints, of which it waits for each batch
+  uint64_t map = 0;     // physical memory is created, mapped and opened
+  uint64_t unmap = 0;   // and given back
+  uint64_t submit = 0;  // copies are handed to the driver
+  uint64_t copy = 0;    // waiting for their end
+  uint64_t place = 0;   // looking for host memory and waiting for it, with what is told meanwhile
+  uint64_t tell = 0;    // progress
+};
+SwapTimes swap_times(Gate& gate);
+
 // Moves at least `bytes` out, in whole chunks, or all there is. False when something could not be
 // moved (it is as it was then) or the move was stopped.
 bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);

@@ -37,10 +37,16 @@ void undo(Batch& batch, Chunk& chunk) {
   if (wait_for_lane(*batch.lane)) make_absent(chunk);
 }
 
-bool come(Batch& batch, size_t n, size_t parity) {
+CUresult create(Move& move, Chunk& chunk) {
+  const Timed timed(move.space.times.map);
+  return make_present(chunk);
+}
+
+bool come(Move& move, Batch& batch, size_t n, size_t parity) {
   Passenger& passenger = batch.passengers[n];
   Chunk& chunk = *passenger.chunk;
-  if (make_present(chunk) != CUDA_SUCCESS) return false;
+  if (create(move, chunk) != CUDA_SUCCESS) return false;
+  const Timed timed(move.space.times.submit);
   if (chunk.content == Content::kNothing) return true;
   const CUstream stream = copies_of(*batch.lane);
   if (stream != nullptr && open_chunk(chunk, true) &&
@@ -52,7 +58,7 @@ bool come(Batch& batch, size_t n, size_t parity) {
 }
 
 void begin(Move& move, Batch& batch, size_t n, size_t parity) {
-  batch.passengers[n].begun = come(batch, n, parity);
+  batch.passengers[n].begun = come(move, batch, n, parity);
   if (!batch.passengers[n].begun) move.failed = true;
 }
 
@@ -60,7 +66,7 @@ void finish(Move& move, Batch& batch, size_t n) {
   Passenger& passenger = batch.passengers[n];
   Chunk& chunk = *passenger.chunk;
   bool here = passenger.begun;
-  if (here && !wait_for_end(passenger)) {
+  if (here && !wait_for_end(move, passenger)) {
     undo(batch, chunk);
     here = false;
   }

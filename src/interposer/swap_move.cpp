@@ -36,7 +36,9 @@ CUresult copy_pieces(const Chunk& chunk, Copy copy) {
 }  // namespace
 
 Move::Move(Space& its_space, uint64_t wanted, SwapProgress progress, void* argument)
-    : space(its_space), left(wanted), progress_(progress), argument_(argument), since_(now_ns()) {}
+    : space(its_space), left(wanted), progress_(progress), argument_(argument), since_(now_ns()) {
+  space.times = {};
+}
 
 void Move::count(uint64_t out, uint64_t in, bool copied) {
   moved_.out += out;
@@ -54,6 +56,7 @@ void Move::report(bool all) {
 }
 
 void Move::tell() {
+  const Timed timed(space.times.tell);
   if (!progress_(argument_, moved_)) stopped = true;
   left += moved_.more;
   moved_ = {};
@@ -84,7 +87,8 @@ bool mark_end(Batch& batch, size_t n, size_t parity) {
   return true;
 }
 
-bool wait_for_end(const Passenger& passenger) {
+bool wait_for_end(Move& move, const Passenger& passenger) {
+  const Timed timed(move.space.times.copy);
   return passenger.event == nullptr ||
          real<FunctionId::cuEventSynchronize>(passenger.event) == CUDA_SUCCESS;
 }

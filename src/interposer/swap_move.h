@@ -28,6 +28,19 @@ struct Batch {
   Passenger passengers[kBatch];
 };
 
+// Adds how long it lives.
+class Timed {
+ public:
+  explicit Timed(uint64_t& sum) : sum_(sum), begin_(now_ns()) {}
+  ~Timed() { sum_ += now_ns() - begin_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  uint64_t& sum_;
+  const uint64_t begin_;
+};
+
 class Move {
  public:
   Move(Space& space, uint64_t wanted, SwapProgress progress, void* argument);
@@ -62,7 +75,7 @@ bool board(Batch& batch, Chunk& chunk);
 // its end. `parity`: of two batches that are under way, which one.
 bool mark_end(Batch& batch, size_t n, size_t parity);
 // Waits for that.
-bool wait_for_end(const Passenger& passenger);
+bool wait_for_end(Move& move, const Passenger& passenger);
 // Waits until nothing of ours is under way in the lane. False when that is not known.
 bool wait_for_lane(Lane& lane);
 

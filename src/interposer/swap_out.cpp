@@ -65,7 +65,8 @@ void fill(Move& move, Batch& batch) {
   }
 }
 
-bool open_all(Batch& batch) {
+bool open_all(Move& move, Batch& batch) {
+  const Timed timed(move.space.times.map);
   bool all = true;
   for (size_t n = 0; n < batch.count && all; ++n) {
     all = open_chunk(*batch.passengers[n].chunk, false);
@@ -74,7 +75,8 @@ bool open_all(Batch& batch) {
 }
 
 // False when it may still be looking.
-bool look_for_changes(Batch& batch) {
+bool look_for_changes(Move& move, Batch& batch) {
+  const Timed timed(move.space.times.hash);
   HashTask tasks[kBatch];
   Fingerprint results[kBatch];
   for (size_t n = 0; n < batch.count; ++n) {
@@ -96,7 +98,8 @@ bool look_for_changes(Batch& batch) {
 void next(Move& move, Batch& batch) {
   if (move.left == 0) return;
   fill(move, batch);
-  if (batch.count > 0 && !(open_all(batch) && look_for_changes(batch))) move.failed = true;
+  if (batch.count > 0 && !(open_all(move, batch) && look_for_changes(move, batch)))
+    move.failed = true;
 }
 
 // --- where to
@@ -118,6 +121,7 @@ bool find_place(Move& move, Chunk& chunk) {
   // Its own pieces, if they may still be written to, cannot be given away.
   if (copy.in_doubt && !wait_for_lane(*chunk.region->lane)) return false;
   arena_give(space.arena, copy);
+  const Timed timed(space.times.place);
   const uint64_t begin = now_ns();
   for (;;) {
     const bool more_comes = space.arena.pending.load() > 0;
@@ -160,7 +164,10 @@ bool begin_copy(Move& move, Batch& batch, size_t n, size_t parity) {
   if (stream == nullptr || !find_place(move, chunk)) return false;
   chunk.copy.valid = false;
   passenger.copied = true;
-  if (copy_out(chunk, stream) == CUDA_SUCCESS && mark_end(batch, n, parity)) return true;
+  {
+    const Timed timed(move.space.times.submit);
+    if (copy_out(chunk, stream) == CUDA_SUCCESS && mark_end(batch, n, parity)) return true;
+  }
   abandon_copy(move, batch, chunk);
   return false;
 }
@@ -188,7 +195,7 @@ void settle(Move& move, Passenger& passenger) {
 
 bool reaches_the_end(Move& move, Batch& batch, Passenger& passenger) {
   if (!passenger.begun) return false;
-  if (wait_for_end(passenger)) return true;
+  if (wait_for_end(move, passenger)) return true;
   abandon_copy(move, batch, *passenger.chunk);
   return false;
 }
@@ -202,6 +209,7 @@ bool leave(Move& move, Batch& batch, Passenger& passenger) {
     return false;
   }
   settle(move, passenger);
+  const Timed timed(move.space.times.unmap);
   if (make_absent(chunk)) return true;
   move.failed = true;
   // Some of it may be gone: it is all put back, or away, whatever is left of it.

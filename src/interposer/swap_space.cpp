@@ -120,6 +120,13 @@ uint64_t swap_resident(Gate& gate) {
   return space->resident;
 }
 
+SwapTimes swap_times(Gate& gate) {
+  Space* space = space_of(gate);
+  if (space == nullptr) return {};
+  const Lock still(space->moves);
+  return space->times;
+}
+
 void swap_reset_after_fork() {
   forget_backings();
   g_spaces.reset_after_fork();

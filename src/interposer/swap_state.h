@@ -115,6 +115,7 @@ struct Space {
 
   // Held by whoever moves, and by whoever must know that nothing is moving.
   Mutex moves;
+  SwapTimes times;  // of the last move
   // Held while a shared region is made, so that threads do not make one each.
   Mutex growth;
 

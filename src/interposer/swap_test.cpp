@@ -333,6 +333,24 @@ TEST_F(Swap, FreesDuringACaptureAsTheDriverDoes) {
   EXPECT_EQ(used(), used_before);
 }
 
+TEST_F(Swap, TellsWhereTheTimeWent) {
+  for (int i = 0; i < 3; ++i) allocate(60 * kMiB, 1 + i);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(out_all());
+  const auto wall = static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  const SwapTimes out = swap_times(gate);
+  EXPECT_GT(out.hash, 0u);
+  EXPECT_GT(out.unmap, 0u);
+  EXPECT_GT(out.copy, 1'000'000u) << "60 MiB at 50 GiB/s";
+  EXPECT_LE(out.hash + out.map + out.unmap + out.submit + out.copy + out.place + out.tell, wall);
+  EXPECT_TRUE(in_all());
+  const SwapTimes in = swap_times(gate);
+  EXPECT_EQ(in.hash, 0u) << "of the last move alone";
+  EXPECT_GT(in.map, 0u);
+  EXPECT_GT(in.copy, 1'000'000u);
+}
+
 TEST_F(Swap, OtherGatesHaveNothing) {
   Gate other;
   EXPECT_EQ(swap_absent(other), 0u);

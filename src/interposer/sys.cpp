@@ -164,9 +164,13 @@ bool start_thread(void* (*body)(void*), void* argument, const char* name) {
   return started;
 }
 
-void log(const char* format, ...) {
+bool logs() {
   const char* wanted = getenv("NVSHARE_LOG");
-  if (wanted == nullptr || wanted[0] == 0 || wanted[0] == '0') return;
+  return wanted != nullptr && wanted[0] != 0 && wanted[0] != '0';
+}
+
+void log(const char* format, ...) {
+  if (!logs()) return;
   const KeepErrno keep;
   char line[512];
   int length = snprintf(line, sizeof line, "nvshare[%d]: ", static_cast<int>(getpid()));

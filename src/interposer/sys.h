@@ -71,6 +71,8 @@ void unmap_memory(void* memory, size_t bytes);
 // Starts a detached thread with every signal blocked and a small stack; false when it cannot be.
 bool start_thread(void* (*body)(void*), void* argument, const char* name);
 
+// Whether log() writes anything, for who would have to look for what to write.
+bool logs();
 // One line to standard error when NVSHARE_LOG is set (1, debug); otherwise nothing at all.
 void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
