@@ -251,15 +251,31 @@ void start_meter(Link& link, StreamRecord& record) {
   link.busy = true;
 }
 
+// Who submits once the meter stands starts it again. Who saw it run does not, and what he submitted
+// may have been running since we looked, which was long ago when this thread was kept waiting: then
+// it is as if the meter had never stopped. Only the GPU's own clock is not to be relied on any more
+// for this interval: markers that were done meanwhile did not look at it.
+void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing) {
+  const Meter running = link.meter;
+  link.meter.idle(at, elapsed);
+  link.busy = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  link.origin.interval = 0;
+  Done ignored;
+  if (nobody_inside(link.gate) && !anything_in_flight(link.gate, spacing, now_ns(), &ignored)) {
+    return;
+  }
+  link.meter = running;
+  link.busy = true;
+}
+
 void note_waited(Link& link) {
   Lock lock(link.mutex);
   if (!link.busy || link.running_free) return;
   Done done;
   const uint64_t now = now_ns();
   if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kPlaceNothing, now, &done)) return;
-  link.meter.idle(now, done.elapsed);
-  link.busy = false;
-  link.origin.interval = 0;
+  stop_meter(link, now, done.elapsed, kPlaceNothing);
 }
 
 void note_gap(Link& link, StreamRecord& record) {

@@ -128,6 +128,11 @@ inline void note_busy(Link& link, StreamRecord& record) {
   if (!link.busy.load()) start_meter(link, record);
 }
 
+// Nothing was in flight at `at`, after `elapsed` by the GPU's clock (0: not known): the meter stops,
+// unless something is in flight after all. With the link's mutex held. For `spacing` see
+// anything_in_flight().
+void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing);
+
 // The program waited for the GPU: when that left nothing in flight, the meter stops, and not only
 // when the link's thread looks next.
 void note_waited(Link& link);
