@@ -232,7 +232,7 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   const bool queued = account.runnable;
   if (queued) dequeue(share);
   // Virtual time counts what others went without: a turn that was held and not used as well.
-  const bool in_demand = contended(share) || (client.budget && *client.budget <= config_.turn);
+  const bool in_demand = contended(share) || has_turn(client);
   const Duration held = in_demand && turns_ ? held_since_bill(client, now) : Duration::zero();
   account.vtime += virtual_time(share, std::max(charge, held) - ahead);
   client.billed_at = now;

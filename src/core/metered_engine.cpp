@@ -8,6 +8,9 @@ namespace {
 
 constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
 constexpr std::int64_t kTogetherBelow = 850'000;
+constexpr int kTurnsPerHandOver = 100;  // a turn is this many times as long as handing it over
+constexpr int kLongestTurn = 10;        // at most so many times as long as configured
+constexpr int kHandOverMemory = 8;      // turns
 
 }  // namespace
 
@@ -139,6 +142,7 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
     used = now - client.granted_at;  // nobody else could be sure of the GPU
   } else {
     --slots_;
+    note_hand_over(client, used, now);
   }
   bill(client,
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
@@ -183,13 +187,26 @@ bool MeteredEngine::wants_turns() const {
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
 
+// Long enough that handing over takes a hundredth of it. On a machine that is slow to wake programs
+// up short turns would be little but hand-overs.
+Duration MeteredEngine::turn() const {
+  return std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, kLongestTurn * config_.turn);
+}
+
+// Only whoever filled its turn tells how long the rest takes: others had gaps of their own in it.
+void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now) {
+  if (!turns_ || !has_turn(client) || !contended(*client.share) || 2 * used < *client.budget)
+    return;
+  const Duration rest = std::max(Duration::zero(), now - client.granted_at - used);
+  hand_over_ += (std::min(rest, kLongestTurn * config_.turn) - hand_over_) / kHandOverMemory;
+}
+
 // When the holder of the turn is told to stop, if it has not by itself. A client with a budget
 // counts for itself; the double leaves room for gaps in its work and is the end for one that does
 // not count.
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
-    const bool counts_itself = holder.budget && *holder.budget <= config_.turn;
-    return holder.granted_at + (counts_itself ? 2 * config_.turn : config_.turn);
+    return holder.granted_at + (has_turn(holder) ? 2 * holder.turn : holder.turn);
   }
   if (!holder.budget) return std::nullopt;
   return holder.granted_at + 2 * *holder.budget + config_.turn;
@@ -224,7 +241,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
   if (share.limited()) budget = share.meter.allowance;
-  if (in_turns && !last) budget = std::min(budget.value_or(config_.turn), config_.turn);
+  if (in_turns && !last) budget = std::min(budget.value_or(turn()), turn());
   start(client, budget, {.why = Why::HasBudget}, now, out);
 }
 
@@ -234,6 +251,7 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   share.meter.at_grant = share.meter.allowance;
   client.unlimited_mark = unlimited_time(share);
   client.billed_at = now;
+  client.turn = turn();
   client.duty_at = now;  // waiting for others says nothing of what it wants
   enter_running(client, next_seq_++, budget, why, now, out);
   running_.emplace(client.grant_seq, &client);

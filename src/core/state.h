@@ -151,6 +151,7 @@ struct Client {
   std::uint64_t ready_seq = 0;
   std::uint64_t grant_seq = 0;
   Time granted_at{};
+  Duration turn{};  // how long a turn was then
   Time dropped_at{};
   std::optional<Duration> budget;
   Time billed_at{};           // when the meter was last read

@@ -128,8 +128,8 @@ inline void note_busy(Link& link, StreamRecord& record) {
   if (!link.busy.load()) start_meter(link, record);
 }
 
-// Nothing was in flight at `at`, after `elapsed` by the GPU's clock (0: not known): the meter stops,
-// unless something is in flight after all. With the link's mutex held. For `spacing` see
+// Nothing was in flight at `at`, after `elapsed` by the GPU's clock (0: not known): the meter
+// stops, unless something is in flight after all. With the link's mutex held. For `spacing` see
 // anything_in_flight().
 void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing);
 

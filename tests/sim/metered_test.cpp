@@ -141,6 +141,33 @@ TEST(Metered, TwoBurstyClientsThatFitLoseNothing) {
   EXPECT_GE(share_of(report, 1), 0.97 * solo);
 }
 
+// Where it takes long until a program that has been given the GPU uses it, turns are longer, and
+// what is lost stays little; shares are what they were.
+TEST(Metered, TurnsAreAsLongAsHandingOverAsksFor) {
+  const struct {
+    Duration hand_over;
+    double used;  // of the GPU, at least
+  } kCases[] = {{20us, 99.5}, {50us, 98.9}, {200us, 98.9}, {500us, 98.9}, {2ms, 95.9}};
+  for (const auto& [hand_over, used] : kCases) {
+    SCOPED_TRACE(hand_over.count());
+    Scenario scenario = metered();
+    scenario.hand_over = hand_over;
+    scenario.clients = {saturating("A", 100, 20us), saturating("B", 100, 2ms)};
+    const Report report = play(scenario);
+    EXPECT_GE(report.gpus[0].utilization_percent, used);
+    EXPECT_NEAR(share_of(report, 0), share_of(report, 1), 0.5);
+  }
+}
+
+// A bursty program beside others does not make their turns long: its gaps are its own.
+TEST(Metered, GapsOfAProgramAreNotTakenForHandingOver) {
+  Scenario scenario = metered();
+  scenario.hand_over = 20us;
+  scenario.clients = {saturating("A", 100, 1ms), saturating("B", 100, 1ms),
+                      bursty("C", 100, 3ms, 1ms)};
+  EXPECT_LE(play(scenario).clients[2].longest_wait, 40ms);
+}
+
 TEST(Metered, ManyOverCommittedTenantsScale) {
   Scenario scenario = metered();
   double sum = 0;
