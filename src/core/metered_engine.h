@@ -89,11 +89,12 @@ class MeteredEngine final : public ComputeEngine {
   bool wants_turns() const;
   int level_to_serve(Time now) const;
   Share* next_to_serve(Time now) const;
-  Duration turn() const;
+  Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
     return client.budget && *client.budget <= client.turn;
   }
   void note_hand_over(const Client& client, Duration used, Time now);
+  void note_burst(Client& client, Time now);
   std::optional<Time> turn_end(const Client& holder) const;
   bool gives_way(const Client& holder) const;
   Reason why_over(const Client& holder) const;
@@ -112,7 +113,8 @@ class MeteredEngine final : public ComputeEngine {
   int active_ = 0;
   std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
   bool turns_ = false;
-  Duration hand_over_{};  // what a turn takes beyond what is used of it, lately
+  Duration hand_over_{};      // what a turn takes beyond what is used of it, lately
+  Time long_bursts_until_{};  // as far as is known
   bool billing_ = true;
   Time sample_due_{};
 

@@ -126,19 +126,44 @@ TEST(Metered, BurstyBesideSaturating) {
   }
 }
 
-// Bursts that fit into a turn come one after the other, and both clients keep their rhythm.
-TEST(Metered, TwoBurstyClientsThatFitLoseNothing) {
-  Scenario alone = metered();
-  alone.clients = {bursty("A", 100, 20ms, 30ms)};
-  const double solo = share_of(play(alone), 0);
-  EXPECT_NEAR(solo, 40, 0.1);
-  Scenario both = metered();
-  both.config.share_mode = core::ShareMode::Turns;
-  both.config.turn = 25ms;
-  both.clients = {bursty("A", 100, 20ms, 30ms), bursty("B", 100, 20ms, 30ms)};
-  const Report report = play(both);
-  EXPECT_GE(share_of(report, 0), 0.97 * solo);
-  EXPECT_GE(share_of(report, 1), 0.97 * solo);
+// Bursts come one after the other, and everyone who fits keeps its rhythm.
+TEST(Metered, BurstyClientsThatFitLoseNothing) {
+  using Burst = std::pair<Duration, Duration>;
+  const std::vector<std::vector<Burst>> kCases = {
+      {{20ms, 30ms}, {20ms, 30ms}},
+      {{40ms, 60ms}, {40ms, 60ms}},
+      {{8ms, 12ms}, {8ms, 12ms}},
+      {{10ms, 30ms}, {10ms, 30ms}, {10ms, 30ms}},
+  };
+  for (const auto& bursts : kCases) {
+    for (int limit : {100, 60}) {
+      SCOPED_TRACE(testing::Message() << bursts[0].first.count() / 1000 << " and "
+                                      << bursts[1].first.count() / 1000 << " us, limit " << limit);
+      Scenario scenario = metered();
+      for (const auto& [busy, idle] : bursts) {
+        scenario.clients.push_back(bursty("B", limit, busy, idle));
+      }
+      const Report report = play(scenario);
+      for (std::size_t i = 0; i < bursts.size(); ++i) {
+        const auto& [busy, idle] = bursts[i];
+        const double solo =
+            100.0 * static_cast<double>(busy.count()) / static_cast<double>((busy + idle).count());
+        EXPECT_GE(share_of(report, static_cast<int>(i)), 0.97 * solo) << i;
+      }
+    }
+  }
+}
+
+// Who wants more than there is leaves no gaps when others could run in them.
+TEST(Metered, BurstyClientsThatDoNotFitFillTheGpu) {
+  for (int limit : {100, 50}) {
+    SCOPED_TRACE(limit);
+    Scenario scenario = metered();
+    scenario.clients = {bursty("A", limit, 60ms, 40ms), bursty("B", limit, 60ms, 40ms)};
+    const Report report = play(scenario);
+    EXPECT_NEAR(share_of(report, 0), 50, 1);
+    EXPECT_NEAR(share_of(report, 1), 50, 1);
+  }
 }
 
 // Where it takes long until a program that has been given the GPU uses it, turns are longer, and
