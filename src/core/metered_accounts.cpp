@@ -8,6 +8,8 @@
 namespace nvshare::core {
 namespace {
 
+constexpr int kHandOversWorth = 20;
+
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
   return Duration{static_cast<Duration::rep>(static_cast<Fixed>(value.count()) * percent / 100)};
@@ -24,6 +26,11 @@ Duration MeteredEngine::cap_of(const Share& share) const {
 // A throttled tenant waits until one turn is worth the hand-over.
 Duration MeteredEngine::resume_level() const {
   return config_.turn;
+}
+
+// What is earned during a turn would be spent by ever shorter ones behind it.
+Duration MeteredEngine::worth_handing_over() const {
+  return std::min(kHandOversWorth * hand_over_, config_.turn / 2);
 }
 
 void MeteredEngine::catch_up(Time now) {
@@ -176,7 +183,7 @@ void MeteredEngine::note_allowance(Share& share) {
   if (account.throttled) {
     throttled_.erase({account.resumes_at, share.seq, &share});
     account.throttled = false;
-  } else if (account.allowance > Duration::zero()) {
+  } else if (account.allowance > worth_handing_over()) {
     return;
   }
   if (!share.limited() || account.allowance >= resume_level()) return;

@@ -61,6 +61,7 @@ class MeteredEngine final : public ComputeEngine {
   void apply_load();
   Duration cap_of(const Share& share) const;
   Duration resume_level() const;
+  Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
   static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
   static std::int64_t virtual_time(const Share& share, Duration used);

@@ -193,6 +193,35 @@ TEST(Metered, GapsOfAProgramAreNotTakenForHandingOver) {
   EXPECT_LE(play(scenario).clients[2].longest_wait, 40ms);
 }
 
+// No error adds up: after an hour shares are as exact as after five minutes.
+TEST(Metered, NothingDriftsInAnHour) {
+  for (const Duration lasts : {Duration(5min), Duration(60min)}) {
+    SCOPED_TRACE(lasts.count());
+    Scenario scenario = metered(lasts);
+    scenario.hand_over = 50us;
+    scenario.clients = {saturating("fine", 25, 10us), saturating("long", 40, 30ms),
+                        bursty("bursty", 20, 3ms, 27ms), saturating("rest", 100, 2ms)};
+    const Report report = play(scenario);
+    EXPECT_NEAR(share_of(report, 0), 25, 0.1);
+    EXPECT_NEAR(share_of(report, 1), 40, 0.1);
+    EXPECT_NEAR(share_of(report, 2), 8, 0.1) << "3 ms of 30, and of the waiting for long kernels";
+    EXPECT_GE(report.gpus[0].utilization_percent, 98.5);
+  }
+}
+
+// With what is earned while it runs a tenant could run again at once, for ever shorter times, each
+// with its hand-over.
+TEST(Metered, LimitsAreNotSpentInSlivers) {
+  Scenario scenario = metered();
+  scenario.hand_over = 50us;
+  scenario.clients = {saturating("A", 25, 10us), saturating("B", 40, 10us),
+                      saturating("rest", 100, 10us)};
+  const Report report = play(scenario);
+  EXPECT_NEAR(share_of(report, 0), 25, 0.1);
+  EXPECT_NEAR(share_of(report, 1), 40, 0.1);
+  EXPECT_GE(report.gpus[0].utilization_percent, 98.5);
+}
+
 TEST(Metered, ManyOverCommittedTenantsScale) {
   Scenario scenario = metered();
   double sum = 0;
