@@ -9,6 +9,7 @@ namespace nvshare::core {
 namespace {
 
 constexpr int kHandOversWorth = 20;
+constexpr int kLongestResume = 4;  // times `turn`
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -20,12 +21,14 @@ Duration percent_of(Duration value, int percent) {
 // --- allowance ---------------------------------------------------------------------------------
 
 Duration MeteredEngine::cap_of(const Share& share) const {
-  return std::max(percent_of(config_.burst_window, share.limit()), config_.turn);
+  return std::max(percent_of(config_.burst_window, share.limit()), resume_level());
 }
 
-// A throttled tenant waits until one turn is worth the hand-over.
+// A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
+// stops.
 Duration MeteredEngine::resume_level() const {
-  return config_.turn;
+  return std::clamp(kTurnsPerHandOver * 2 * hand_over_, config_.turn,
+                    kLongestResume * config_.turn);
 }
 
 // What is earned during a turn would be spent by ever shorter ones behind it.

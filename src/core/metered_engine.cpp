@@ -9,11 +9,10 @@ namespace {
 
 constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
 constexpr std::int64_t kTogetherBelow = 850'000;
-constexpr int kTurnsPerHandOver = 100;  // a turn is this many times as long as handing it over
-constexpr int kLongestTurn = 10;        // at most so many times as long as configured
-constexpr int kHandOverMemory = 8;      // turns
-constexpr int kLongestBurst = 20;       // times `turn`, that is waited for to end
-constexpr int kBurstMemory = 8;         // bursts
+constexpr int kLongestTurn = 10;    // at most so many times as long as configured
+constexpr int kHandOverMemory = 8;  // turns
+constexpr int kLongestBurst = 20;   // times `turn`, that is waited for to end
+constexpr int kBurstMemory = 8;     // bursts
 // Bursts below this do not disturb each other: the hardware lets each of its own turns take longer.
 constexpr Duration kShortBurst = 2ms;
 constexpr Duration kLongBurstsLast = 1s;  // after the last one
