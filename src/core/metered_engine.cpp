@@ -223,12 +223,21 @@ void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now
   hand_over_ += (std::min(rest, kLongestTurn * config_.turn) - hand_over_) / kHandOverMemory;
 }
 
+// Somebody of a higher priority waits: the holder keeps the shortest of turns.
+bool MeteredEngine::outranked(const Client& holder) const {
+  for (int i = holder.tenant->limits.priority - kLowestPriority + 1; i < kLevels; ++i) {
+    if (!levels_[static_cast<std::size_t>(i)].empty()) return true;
+  }
+  return false;
+}
+
 // When the holder of the turn is told to stop, if it has not by itself. A client with a budget
 // counts for itself; the double leaves room for gaps in its work and is the end for one that does
 // not count.
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
-    return holder.granted_at + (has_turn(holder) ? 2 * holder.turn : holder.turn);
+    const Duration most = has_turn(holder) ? 2 * holder.turn : holder.turn;
+    return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
   if (!holder.budget) return std::nullopt;
   return holder.granted_at + 2 * *holder.budget + config_.turn;

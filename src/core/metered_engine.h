@@ -98,6 +98,7 @@ class MeteredEngine final : public ComputeEngine {
   }
   void note_hand_over(const Client& client, Duration used, Time now);
   void note_burst(Client& client, Time now);
+  bool outranked(const Client& holder) const;
   std::optional<Time> turn_end(const Client& holder) const;
   bool gives_way(const Client& holder) const;
   Reason why_over(const Client& holder) const;

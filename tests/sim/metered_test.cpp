@@ -271,6 +271,19 @@ TEST(Metered, OverCommittedTenantsKeepTheirOwnLimit) {
   EXPECT_NEAR(share_of(report, 0), (50 + 80) / 2.0, 0.5);
 }
 
+// However long turns have become, a higher priority waits for the shortest only.
+TEST(Metered, AHigherPriorityStartsWithinOneTurn) {
+  for (const Duration hand_over : {Duration(50us), Duration(500us)}) {
+    SCOPED_TRACE(hand_over.count());
+    Scenario scenario = metered();
+    scenario.hand_over = hand_over;
+    scenario.clients = {saturating("A", 100, 1ms), bursty("B", 100, 60ms, 30ms),
+                        bursty("urgent", 100, 3ms, 100ms)};
+    scenario.clients[2].limits.priority = 5;
+    EXPECT_LE(play(scenario).clients[2].longest_wait, scenario.config.turn + 1ms + hand_over);
+  }
+}
+
 TEST(Metered, LowPriorityGetsWhatIsLeftButNeverNothing) {
   Scenario scenario = metered();
   scenario.clients = {saturating("high", 100, 2ms), saturating("low", 100, 2ms)};
