@@ -148,6 +148,16 @@ struct Control::Json {
     return sum;
   }
 
+  // What was billed, what NVML saw, and the difference, in percent of the GPU's time.
+  json meter(GpuId id) const {
+    const MeterCheck* check =
+        control.monitor_ == nullptr ? nullptr : control.monitor_->meter_check(id);
+    if (check == nullptr || !check->metered()) return nullptr;
+    return {{"billed", *check->metered()},
+            {"nvml", *check->seen()},
+            {"difference", *check->metered() - *check->seen()}};
+  }
+
   json gpu(const core::GpuView& view) const {
     const GpuRecord& gpu = broker().gpus().at(view.id);
     return {{"index", view.id.value},
@@ -158,6 +168,7 @@ struct Control::Json {
             {"memory_allocated", view.resident.count},
             {"memory_safe", view.safe_limit.count},
             {"utilisation", gpu.utilisation ? json(*gpu.utilisation) : json(nullptr)},
+            {"meter", meter(view.id)},
             {"clients", view.clients},
             {"running", view.running},
             {"swapped", swapped_on(view.id).count},

@@ -130,6 +130,22 @@ TEST_F(Live, TheBillIsWhatWasUsed) {
   });
 }
 
+// What NVML sees of it, which knows nothing of our meter.
+TEST_F(Live, TheBillIsWhatNvmlSees) {
+  const Job one = running("metered", {"--cores", "40"});
+  sleep(4s);
+  measure(
+      [&] {
+        sleep(3s);
+        return status()["gpus"][0]["meter"];
+      },
+      [](const nlohmann::json& meter) {
+        if (!meter.is_object()) return std::string("nothing was compared");
+        return wrong_number(meter.value("nvml", 0.0), 40, 4, "what NVML saw") +
+               wrong_number(meter.value("difference", 100.0), 0, 4, "the difference");
+      });
+}
+
 TEST_F(Live, SchedulingCanBeSwitchedOff) {
   const Job one = running("limited", {"--cores", "20"});
   ASSERT_EQ(nvshare({"config", "scheduling=off"}).ending.code, 0);
