@@ -186,7 +186,9 @@ bool MeteredEngine::contended(const Share& holder) const {
 bool MeteredEngine::wants_turns() const {
   if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
   if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
-  if (limited_sum_ > 0 || now_ < long_bursts_until_) return true;
+  if (limited_sum_ > 0) return true;
+  if (overlap_) return false;  // what one does not use of the GPU another does
+  if (now_ < long_bursts_until_) return true;
   std::int64_t wanted = duty_sum_ppm_;
   if (running_.size() == 1) {  // not metered since its grant: take it for busy
     const Client& client = *running_.begin()->second;

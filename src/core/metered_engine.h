@@ -35,6 +35,7 @@ class MeteredEngine final : public ComputeEngine {
   void release(Client& client, Duration used, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
   void park(Client& client, bool parked, Time now) override;
+  void set_overlap(bool possible) override { overlap_ = possible; }
   void set_billing(bool on, Time now) override;
   void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
   void decide(Time now, Decisions& out) override;
@@ -117,6 +118,7 @@ class MeteredEngine final : public ComputeEngine {
   int active_ = 0;
   std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
   bool turns_ = false;
+  bool overlap_ = false;
   Duration hand_over_{};      // what a turn takes beyond what is used of it, lately
   Time long_bursts_until_{};  // as far as is known
   bool billing_ = true;

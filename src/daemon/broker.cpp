@@ -129,6 +129,15 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients}, now);
 }
 
+void Broker::overlap_seen(GpuId id, bool possible, Time now) {
+  const auto at = gpus_.find(id);
+  if (at == gpus_.end() || at->second.overlap == possible) return;
+  at->second.overlap = possible;
+  log_.info(possible ? "mps_seen" : "mps_gone", {{"gpu", id.value}});
+  const auto taken = step(core::OverlapSeen{id, possible}, now);
+  if (!taken) log_.error("overlap_not_taken", {{"reason", taken.error().message}});
+}
+
 void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
   const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);

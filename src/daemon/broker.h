@@ -50,6 +50,8 @@ class Broker {
   // up to kMostClaimedGpus of them.
   void accept_claimed_gpus() { accept_claimed_ = true; }
   // What was measured from outside. With `overhead`, that replaces the estimated reserve.
+  // Whether work of several programs can be on the GPU at the same time.
+  void overlap_seen(GpuId gpu, bool possible, Time now);
   void gpu_measured(GpuId gpu, std::optional<int> utilisation, std::optional<Bytes> memory_used,
                     std::optional<Overhead> overhead, Time now);
 

@@ -84,6 +84,11 @@ GpuSample GpuSampler::sample(nvmlDevice_t device) const {
                                   Bytes{known ? static_cast<std::int64_t>(one.usedGpuMemory) : 0}});
     }
   }
+  count = kMostProcesses;
+  infos.assign(kMostProcesses, {});
+  sample.mps = nvml_->nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, infos.data()) ==
+                   NVML_SUCCESS &&
+               count > 0;
   std::vector<nvmlProcessUtilizationSample_t> busy_ones(kMostProcesses);
   count = kMostProcesses;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -222,6 +227,7 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
     overhead = overheads_.at(id).add(*sample.used, resident_on(broker_, id), clients, now);
   }
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
+  broker_.overlap_seen(id, sample.mps, now);
   check_meter(id, sample, registered, now);
   for (const GpuProcess& process : sample.processes) {
     if (registered.contains(process.pid) || foreign_.size() >= kMostForeign) continue;

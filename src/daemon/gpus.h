@@ -31,6 +31,7 @@ struct GpuSample {
   // Percent of the last second in which a process kept the GPU busy, by process; empty where the
   // driver does not tell.
   std::map<int, int> busy;
+  bool mps = false;  // processes share it through MPS
 };
 
 // NVML, asked once a second by a thread of its own: a call can take many milliseconds, and turns

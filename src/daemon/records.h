@@ -129,6 +129,7 @@ struct GpuRecord {
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.
   std::optional<int> utilisation;
+  bool overlap = false;
   std::optional<Bytes> memory_used;
   std::optional<Bytes> overhead;
   // What it must have been when a client found no room where some was expected.
