@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "daemon/broker.h"
 
@@ -77,13 +78,14 @@ void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said,
 void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
   const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
   const Bytes resident = core_.view(client.id)->resident;
-  const Bytes before = client.booked;
-  const auto taken =
-      step(core::MemoryChanged{client.id, client.booked + bytes, pinned, resident, movable}, now);
+  auto taken = core_.step(
+      core::MemoryChanged{client.id, client.booked + bytes, pinned, resident, movable}, now);
   count(client, bytes, movable, true);
-  if (taken && core_.view(client.id)->allocated == client.booked) return;
-  log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
-  client.booked = before;
+  if (core_.view(client.id)->allocated != client.booked) {
+    log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
+    client.booked -= bytes;
+  }
+  if (taken) follow(std::move(*taken), now);
 }
 
 // --- taking it back ----------------------------------------------------------------------------
