@@ -112,6 +112,7 @@ class Play {
       : bytes_(data), log_(Level::Error, [](std::string_view line) {
           must(line.find("event=client_not_forgotten") == line.npos, "a client stays");
           must(line.find("event=memory_not_booked") == line.npos, "memory is not booked");
+          must(line.find("event=credit_not_booked") == line.npos, "credit is not booked");
           must(line.find("event=tenant_not_removed") == line.npos, "a tenant stays");
         }) {
     core::Config config;

@@ -108,8 +108,10 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     client.wants = released->more_work != 0;
     if (open_ && client.wants) give(client);
   } else if (const MemoryRequest* request = as<MemoryRequest>(header)) {
+    ++told_of_memory_;
     take(client, *request);
   } else if (const MemoryFreed* freed = as<MemoryFreed>(header)) {
+    ++told_of_memory_;
     take(client, *freed);
   } else if (const MemoryMoved* moved = as<MemoryMoved>(header)) {
     take(client, *moved);
@@ -214,6 +216,40 @@ FakeScheduler::Moved FakeScheduler::order(bool out, std::uint64_t bytes, Duratio
   return moved_;
 }
 
+void FakeScheduler::lend(std::uint64_t bytes) {
+  const std::lock_guard hold(lock_);
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->lent += bytes;
+    hand_out(client->page->pinned_credit, bytes, 2 * bytes);
+  }
+}
+
+// What is not left of it has been allocated; where more is left, that has been freed.
+void FakeScheduler::revoke(Client& client) {
+  const std::uint64_t taken = client.lent - wire::revoke(client.page->pinned_credit);
+  client.lent = 0;
+  client.allocated += taken;
+  client.pinned += taken;
+  client.resident += taken;
+}
+
+void FakeScheduler::revoke() {
+  const std::lock_guard hold(lock_);
+  for (const auto& client : clients_) {
+    if (client->welcome) revoke(*client);
+  }
+}
+
+void FakeScheduler::show(std::uint64_t limit, std::uint64_t allocated) {
+  const std::lock_guard hold(lock_);
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->page->scheduler.memory_limit = limit;
+    client->page->scheduler.tenant_allocated = allocated;
+  }
+}
+
 void FakeScheduler::watch(Watch how) {
   const std::lock_guard hold(lock_);
   watch_ = how;
@@ -280,6 +316,11 @@ bool FakeScheduler::wait_for_clients(std::size_t least, Duration limit) {
 bool FakeScheduler::wait_for_waiting(std::size_t least, Duration limit) {
   std::unique_lock hold(lock_);
   return changed_.wait_for(hold, limit, [&] { return count(&Client::wants) >= least; });
+}
+
+std::uint64_t FakeScheduler::told_of_memory() {
+  const std::lock_guard hold(lock_);
+  return told_of_memory_;
 }
 
 std::string FakeScheduler::complaints() {
