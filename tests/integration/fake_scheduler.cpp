@@ -113,6 +113,9 @@ void FakeScheduler::answer(Client& client, const Header* header) {
   } else if (const MemoryFreed* freed = as<MemoryFreed>(header)) {
     ++told_of_memory_;
     take(client, *freed);
+  } else if (const MemoryPinned* pinned = as<MemoryPinned>(header)) {
+    ++told_of_memory_;
+    client.pinned += pinned->bytes;
   } else if (const MemoryMoved* moved = as<MemoryMoved>(header)) {
     take(client, *moved);
   }

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <chrono>
 #include <thread>
 
@@ -90,6 +92,28 @@ TEST_F(CreditOfPrograms, WhatIsFreeIsExact) {
   EXPECT_EQ(free_memory(), 96 * kMiB - before);
   free(silent);
   EXPECT_EQ(free_memory(), 100 * kMiB - before);
+}
+
+// The scheduler learns by message that it is pinned, and must not hear earlier that it is freed.
+TEST_F(CreditOfPrograms, WhatBecamePinnedIsFreedByMessage) {
+  scheduler().backend(wire::Backend::Swap);
+  ASSERT_TRUE(scheduler().reconnect(1));
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle handle{};
+  int file = -1;
+  ASSERT_OK(call<FunctionId::cuMemCreate>(&handle, 2 * kMiB, &prop, 0ull));
+  ASSERT_OK(call<FunctionId::cuMemExportToShareableHandle>(
+      static_cast<void*>(&file), handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0ull));
+  ::close(file);
+  scheduler().lend(16 * kMiB);
+  ASSERT_OK(call<FunctionId::cuMemRelease>(handle));
+  EXPECT_EQ(known(before), before);
+  EXPECT_EQ(scheduler().pinned(), before);
+  scheduler().backend(wire::Backend::Native);
+  ASSERT_TRUE(scheduler().reconnect(1));
 }
 
 // Whatever is taken away while threads allocate and free: in the end both know the same.
