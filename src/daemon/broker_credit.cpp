@@ -2,9 +2,9 @@
 //
 // What a client has and what is left of its credit is one sum. Only what is decided here and what
 // is asked for or told by message changes it, and it stays within every limit; so whatever the
-// client does with its credit, no decision could be another. Whoever brings a limit near takes the
-// credit back first and decides then, so nobody is refused for what somebody else does not use. The
-// core never hears of credit.
+// client does with its credit, nothing would have been decided otherwise. Whoever brings a limit
+// near takes the credit back first and decides then, so nobody is refused for what somebody else
+// does not use. The core never hears of credit.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr Bytes kMostLent = mib(256);
-constexpr std::int64_t kSmallestPart = 64;  // of the GPU: that much of a small one
+constexpr std::int64_t kPart = 64;  // of a small GPU: that part of it
 
 Bytes lent_on(const GpuRecord& gpu) {
-  return std::min(kMostLent, Bytes{gpu.total.count / kSmallestPart});
+  return std::min(kMostLent, Bytes{gpu.total.count / kPart});
 }
 
 std::uint64_t to_count(Bytes bytes) {
@@ -113,10 +113,12 @@ void Broker::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
 
 // --- handing it out ----------------------------------------------------------------------------
 
-// Before the GPU is so full that somebody prepares for it. Below 0 when it is.
+// Before the GPU is so full that host memory is prepared, which one that is alone does not need.
+// Below 0 when it is.
 Bytes Broker::room_on(GpuId id) const {
   const GpuRecord& gpu = gpus_.at(id);
-  Bytes room = fits_easily(core_.safe_limit(id).value_or(gpu.total));
+  const Bytes safe = core_.safe_limit(id).value_or(gpu.total);
+  Bytes room = gpu.clients.size() > 1 ? fits_easily(safe) : safe;
   for (const ClientId one : gpu.clients) {
     const ClientRecord& client = clients_.at(one);
     room -= client.booked + client.credit_left();

@@ -188,8 +188,20 @@ TEST_F(Lending, PinnedMemoryIsNotRefusedForIt) {
   EXPECT_FALSE(t.ask(two, Bytes{1}));
 }
 
+TEST_F(Lending, WhoIsAloneHasItUntilTheGpuIsFull) {
+  const ClientId one = t.join(t.tenant("a"));
+  EXPECT_EQ(t.ask_movable(one, safe() - mib(10)), Told::Available);
+  EXPECT_EQ(take_all(one), mib(10));
+  EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Refused);
+  EXPECT_TRUE(give(one, mib(10)));
+  EXPECT_EQ(t.ask_movable(one, mib(10)), Told::Available);
+  EXPECT_EQ(settled(one), safe());
+  EXPECT_EQ(view(one).resident, safe());
+}
+
 TEST_F(Lending, ThereIsNoneWhereItIsFull) {
   const ClientId one = t.join(t.tenant("a"));
+  t.join(t.tenant("b"));
   const Bytes easily = fits_easily(safe());
   EXPECT_EQ(t.ask_movable(one, easily - mib(10)), Told::Available);
   EXPECT_EQ(take_all(one), mib(10));
