@@ -97,6 +97,7 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     return greet(client);
   }
   if (!client.welcome) return complain("a message before the hello");
+  settle(client, client.page->pinned_credit.bytes.load());
   if (as<RequestGrant>(header) != nullptr) {
     if (client.grant != 0 || client.wants) complain("a grant asked for twice");
     client.wants = true;
@@ -229,9 +230,9 @@ void FakeScheduler::lend(std::uint64_t bytes) {
 }
 
 // What is not left of it has been allocated; where more is left, that has been freed.
-void FakeScheduler::revoke(Client& client) {
-  const std::uint64_t taken = client.lent - wire::revoke(client.page->pinned_credit);
-  client.lent = 0;
+void FakeScheduler::settle(Client& client, std::uint64_t left) {
+  const std::uint64_t taken = client.lent - left;
+  client.lent = left;
   client.allocated += taken;
   client.pinned += taken;
   client.resident += taken;
@@ -240,7 +241,9 @@ void FakeScheduler::revoke(Client& client) {
 void FakeScheduler::revoke() {
   const std::lock_guard hold(lock_);
   for (const auto& client : clients_) {
-    if (client->welcome) revoke(*client);
+    if (!client->welcome) continue;
+    settle(*client, wire::revoke(client->page->pinned_credit));
+    client->lent = 0;
   }
 }
 

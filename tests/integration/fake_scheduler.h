@@ -80,7 +80,7 @@ class FakeScheduler {
     std::uint64_t pinned = 0;
     std::uint64_t resident = 0;
     std::uint64_t order = 0;  // not over yet; 0: none
-    std::uint64_t lent = 0;   // and not accounted for
+    std::uint64_t lent = 0;   // of which so much was left when it was last looked at
     wire::Page* page = nullptr;
   };
 
@@ -94,7 +94,7 @@ class FakeScheduler {
   void take(Client& client, const wire::MemoryRequest& request);
   void take(Client& client, const wire::MemoryFreed& freed);
   void take(Client& client, const wire::MemoryMoved& moved);
-  static void revoke(Client& client);
+  static void settle(Client& client, std::uint64_t left);
   Moved order(bool out, std::uint64_t bytes, Duration limit);
   std::uint64_t sum(std::uint64_t Client::*what);
   void complain(const std::string& what);

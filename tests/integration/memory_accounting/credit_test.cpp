@@ -34,6 +34,12 @@ class CreditOfPrograms : public Preloaded {
     return scheduler().allocated();
   }
   void free(CUdeviceptr address) { EXPECT_OK(call<FunctionId::cuMemFree_v2>(address)); }
+  // The library holds allocations back from its hello until it is welcome.
+  void reconnect_as(wire::Backend backend) {
+    scheduler().backend(backend);
+    ASSERT_TRUE(scheduler().reconnect(1));
+    free(allocate(kMiB));
+  }
   std::size_t free_memory() {
     std::size_t left = 0;
     std::size_t total = 0;
@@ -96,8 +102,7 @@ TEST_F(CreditOfPrograms, WhatIsFreeIsExact) {
 
 // The scheduler learns by message that it is pinned, and must not hear earlier that it is freed.
 TEST_F(CreditOfPrograms, WhatBecamePinnedIsFreedByMessage) {
-  scheduler().backend(wire::Backend::Swap);
-  ASSERT_TRUE(scheduler().reconnect(1));
+  reconnect_as(wire::Backend::Swap);
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -112,8 +117,7 @@ TEST_F(CreditOfPrograms, WhatBecamePinnedIsFreedByMessage) {
   ASSERT_OK(call<FunctionId::cuMemRelease>(handle));
   EXPECT_EQ(known(before), before);
   EXPECT_EQ(scheduler().pinned(), before);
-  scheduler().backend(wire::Backend::Native);
-  ASSERT_TRUE(scheduler().reconnect(1));
+  reconnect_as(wire::Backend::Native);
 }
 
 // Whatever is taken away while threads allocate and free: in the end both know the same.
