@@ -27,11 +27,12 @@ class CreditOfPrograms : public Preloaded {
     Preloaded::TearDown();
   }
   // What the scheduler knows of, once that is what is expected or has had time to be.
-  static std::uint64_t known(std::uint64_t expected) {
-    for (int i = 0; i < 2000 && scheduler().allocated() != expected; ++i) {
+  static std::uint64_t known(std::uint64_t expected,
+                             std::uint64_t (FakeScheduler::*what)() = &FakeScheduler::allocated) {
+    for (int i = 0; i < 2000 && (scheduler().*what)() != expected; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return scheduler().allocated();
+    return (scheduler().*what)();
   }
   void free(CUdeviceptr address) { EXPECT_OK(call<FunctionId::cuMemFree_v2>(address)); }
   // The library holds allocations back from its hello until it is welcome.
@@ -113,9 +114,13 @@ TEST_F(CreditOfPrograms, WhatBecamePinnedIsFreedByMessage) {
   ASSERT_OK(call<FunctionId::cuMemExportToShareableHandle>(
       static_cast<void*>(&file), handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0ull));
   ::close(file);
+  const std::uint64_t all = before + 2 * kMiB;
+  ASSERT_EQ(known(all, &FakeScheduler::pinned), all);
   scheduler().lend(16 * kMiB);
+  const std::uint64_t said = scheduler().told_of_memory();
   ASSERT_OK(call<FunctionId::cuMemRelease>(handle));
   EXPECT_EQ(known(before), before);
+  EXPECT_EQ(scheduler().told_of_memory(), said + 1);
   EXPECT_EQ(scheduler().pinned(), before);
   reconnect_as(wire::Backend::Native);
 }
