@@ -52,7 +52,9 @@ Result<std::optional<std::int64_t>> number_in(const json& request, const char* k
 
 // The requests, one function each. What they answer goes beside "ok".
 struct Control::Json {
-  Json(Control& of, Time at) : control(of), now(at), snapshot(of.broker_.core().snapshot()) {
+  Json(Control& of, Time at) : control(of), now(at) {
+    broker().settle(now);
+    snapshot = broker().core().snapshot();
     for (const core::ShareView& share : snapshot.shares) bills[share.tenant] += share.billed;
   }
 
@@ -97,6 +99,7 @@ struct Control::Json {
             {"used", used.count()},
             {"held", page.held.load()},
             {"holds", page.holds.load()},
+            {"messages", client.messages},
             {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 

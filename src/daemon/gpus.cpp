@@ -238,6 +238,7 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
 void GpuMonitor::update(Time now) {
   const std::vector<GpuSample> samples = sampler_.take();
   if (samples.size() != ids_.size()) return;
+  broker_.settle(now);
   foreign_.clear();
   for (std::size_t i = 0; i < ids_.size(); ++i) update(ids_[i], samples[i], now);
 }

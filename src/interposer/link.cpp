@@ -82,15 +82,31 @@ void publish_allocated(Link& link) {
   if (wire::Page* page = link.page.load()) page->program.allocated = link.allocated.load();
 }
 
+// Memory that may be allocated without asking. With the link's mutex held: on one connection, and
+// by one thread at a time.
+bool take_credit(Link& link, uint64_t bytes, bool movable) {
+  wire::Page* page = link.page.load();
+  return page != nullptr && wire::take(movable ? page->movable_credit : page->pinned_credit, bytes);
+}
+
+// The same for what was freed. False: the scheduler must be told.
+bool give_credit(Link& link, const Gone& gone) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr || gone.resident != gone.bytes) return false;
+  if (gone.pinned == 0) return wire::give(page->movable_credit, gone.bytes);
+  if (gone.pinned != gone.bytes || link.turned_pinned) return false;
+  return wire::give(page->pinned_credit, gone.bytes);
+}
+
 enum class Asking { Refused, Given, Waits, NoPlace };
 
-// Counts the bytes and asks for them, as one: a connection that begins anew says in its hello what
-// is counted.
+// Counts the bytes and asks for them, unless there is credit for them, as one: a connection that
+// begins anew says in its hello what is counted.
 Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   Lock lock(link.mutex);
   if (!add_allocated(link, bytes)) return Asking::Refused;
   if (!movable) link.pinned.fetch_add(bytes);
-  if (link.phase == Phase::Unmanaged) return Asking::Given;
+  if (link.phase == Phase::Unmanaged || take_credit(link, bytes, movable)) return Asking::Given;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kNobody) continue;
     auto message = wire::make<wire::MemoryRequest>();
@@ -355,7 +371,7 @@ void memory_freed(Gate& gate, const Gone& gone) {
   link.pinned.fetch_sub(gone.pinned);
   link.absent.fetch_sub(gone.bytes - gone.resident);
   publish_allocated(link);
-  if (link.phase != Phase::Unmanaged) tell_freed(link, gone);
+  if (link.phase != Phase::Unmanaged && !give_credit(link, gone)) tell_freed(link, gone);
 }
 
 bool memory_found_no_room(Gate& gate, uint64_t bytes) {
@@ -385,6 +401,7 @@ void memory_pinned(Gate& gate, uint64_t bytes) {
   Lock lock(link.mutex);
   link.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged) return;
+  link.turned_pinned = true;
   auto message = wire::make<wire::MemoryPinned>();
   message.bytes = bytes;
   tell(link, message.header);
@@ -400,7 +417,9 @@ MemoryView memory_view(Gate& gate) {
   wire::Page* page = link.page.load();
   if (page == nullptr) return view;
   const uint64_t limit = page->scheduler.memory_limit.load();
-  const uint64_t allocated = page->scheduler.tenant_allocated.load();
+  // Who has credit is the tenant's only process here, and knows best what it has allocated.
+  const bool alone = page->movable_credit.cap.load() != 0 || page->pinned_credit.cap.load() != 0;
+  const uint64_t allocated = alone ? view.allocated : page->scheduler.tenant_allocated.load();
   if (limit == 0) return view;
   // Of the two limits the one that leaves less.
   const uint64_t left = limit > allocated ? limit - allocated : 0;

@@ -93,6 +93,9 @@ struct Link {
   std::atomic<uint64_t> allocated{0};
   std::atomic<uint64_t> pinned{0};
   std::atomic<uint64_t> absent{0};
+  // Some of what could leave cannot any more, on this connection. The scheduler learns that from a
+  // message, which credit would overtake: such memory is not freed into it.
+  bool turned_pinned = false;
   Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
   int order_count = 0;
   std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held

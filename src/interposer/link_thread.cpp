@@ -390,6 +390,7 @@ bool come_back(Link& link, int socket) {
     ++link.connection;
     link.phase = Phase::Idle;
     link.grant = 0;
+    link.turned_pinned = false;
     link.meter.begin(now_ns());
     link.total_used = 0;
     open_gate(link, kClosed);
