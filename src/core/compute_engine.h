@@ -35,6 +35,8 @@ class ComputeEngine {
   // A reading while it runs; never less than an earlier one.
   virtual void read_meter(Client& client, Duration used, Time now) = 0;
 
+  // Whether clients' work can be on the GPU at the same time.
+  virtual void set_overlap(bool) {}
   // While off, nothing is billed. Readings of the meter are taken note of all the same.
   virtual void set_billing(bool on, Time now) = 0;
   // Ready -> Running whatever the rules say (scheduling is switched off).

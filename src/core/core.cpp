@@ -111,6 +111,7 @@ class Core::Impl {
   Result<void> take(const GpuAdded& e, Time now, Decisions& out);
   Result<void> take(const GpuRemoved& e, Time now, Decisions& out);
   Result<void> take(const OverheadMeasured& e, Time now, Decisions& out);
+  Result<void> take(const OverlapSeen& e, Time now, Decisions& out);
   Result<void> take(const TenantAdded& e, Time now, Decisions& out);
   Result<void> take(const TenantRemoved& e, Time now, Decisions& out);
   Result<void> take(const LimitsChanged& e, Time now, Decisions& out);
@@ -210,6 +211,14 @@ Result<void> Core::Impl::take(const OverheadMeasured& e, Time now, Decisions& ou
                              to_text(gpu->total()))};
   }
   gpu->overhead_measured(e.overhead, e.processes);
+  finish(*gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const OverlapSeen& e, Time now, Decisions& out) {
+  Gpu* gpu = find_gpu(e.gpu);
+  if (gpu == nullptr) return unknown("gpu", e.gpu.value);
+  gpu->set_overlap(e.possible);
   finish(*gpu, now, out);
   return {};
 }

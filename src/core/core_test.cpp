@@ -137,6 +137,39 @@ TEST(Core, NothingLargerThanTheGpuIsTaken) {
   EXPECT_EQ(t.view(1).allocated, Bytes{});
 }
 
+// Saturating clients that the hardware runs side by side are not made to take turns, unless one of
+// them has a limit.
+TEST(Core, WhereWorkOverlapsClientsRunTogether) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  const auto both_want = [&] {
+    Decisions all = t.want(1);
+    for (const Decision& d : t.want(2)) all.push_back(d);
+    for (const Decision& d : t.pass(1ms)) all.push_back(d);
+    return only<Grant>(all).size();
+  };
+  const auto both_have_long_bursts = [&] {
+    for (int id : {1, 2}) {
+      t.want(id);
+      t.pass(10ms);
+      t.release(id, 10ms, false);
+      t.pass(1ms);
+    }
+  };
+  both_have_long_bursts();
+  EXPECT_EQ(both_want(), 1u);
+  t.release(1, 1ms, false);
+  t.release(2, Duration{}, false);
+  t.step(OverlapSeen{GpuId{0}, true});
+  both_have_long_bursts();
+  EXPECT_EQ(both_want(), 2u);
+  const Limits half{.core_percent = 50, .memory = {}};
+  EXPECT_FALSE(only<Drop>(t.step(LimitsChanged{TenantId{1}, half})).empty());
+  EXPECT_EQ(t.refused(OverlapSeen{GpuId{7}, true}), "gpu 7 is not known");
+}
+
 TEST(Core, AGpuThatIsRemovedForgetsItsClients) {
   TestCore t;
   t.gpu(0);

@@ -39,6 +39,12 @@ struct OverheadMeasured {
   Bytes overhead{};
   std::optional<int> processes{};  // that were there then; none: all that are now
 };
+// Whether work of several clients can be on the GPU at the same time, as under MPS. Otherwise the
+// hardware lets them take turns of its own.
+struct OverlapSeen {
+  GpuId gpu;
+  bool possible = false;
+};
 struct TenantAdded {
   TenantId tenant;
   std::string name;
@@ -119,9 +125,9 @@ struct ConfigChanged {
 // Time has passed; due at Core::next_wakeup().
 struct Tick {};
 
-using Event =
-    std::variant<GpuAdded, GpuRemoved, OverheadMeasured, TenantAdded, TenantRemoved, LimitsChanged,
-                 TenantPaused, ClientAdded, ClientGone, WorkRequested, Released, Usage,
-                 MemoryChanged, MemoryFound, MemoryMoved, SchedulingSwitched, ConfigChanged, Tick>;
+using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
+                           TenantRemoved, LimitsChanged, TenantPaused, ClientAdded, ClientGone,
+                           WorkRequested, Released, Usage, MemoryChanged, MemoryFound, MemoryMoved,
+                           SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

@@ -43,6 +43,7 @@ class Gpu {
   void overhead_measured(Bytes overhead, std::optional<int> processes) {
     residency_.set_overhead(overhead, processes);
   }
+  void set_overlap(bool possible) { engine_->set_overlap(possible); }
   void limits_will_change(TenantId tenant, Time now);
   void limits_have_changed(TenantId tenant, bool cores_changed, Time now);
   void pause_changed(TenantId tenant, Time now, Decisions& out);

@@ -8,6 +8,9 @@
 namespace nvshare::core {
 namespace {
 
+constexpr int kHandOversWorth = 20;
+constexpr int kLongestResume = 4;  // times `turn`
+
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
   return Duration{static_cast<Duration::rep>(static_cast<Fixed>(value.count()) * percent / 100)};
@@ -18,12 +21,19 @@ Duration percent_of(Duration value, int percent) {
 // --- allowance ---------------------------------------------------------------------------------
 
 Duration MeteredEngine::cap_of(const Share& share) const {
-  return std::max(percent_of(config_.burst_window, share.limit()), config_.turn);
+  return std::max(percent_of(config_.burst_window, share.limit()), resume_level());
 }
 
-// A throttled tenant waits until one turn is worth the hand-over.
+// A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
+// stops.
 Duration MeteredEngine::resume_level() const {
-  return config_.turn;
+  return std::clamp(kTurnsPerHandOver * 2 * hand_over_, config_.turn,
+                    kLongestResume * config_.turn);
+}
+
+// What is earned during a turn would be spent by ever shorter ones behind it.
+Duration MeteredEngine::worth_handing_over() const {
+  return std::min(kHandOversWorth * hand_over_, config_.turn / 2);
 }
 
 void MeteredEngine::catch_up(Time now) {
@@ -176,7 +186,7 @@ void MeteredEngine::note_allowance(Share& share) {
   if (account.throttled) {
     throttled_.erase({account.resumes_at, share.seq, &share});
     account.throttled = false;
-  } else if (account.allowance > Duration::zero()) {
+  } else if (account.allowance > worth_handing_over()) {
     return;
   }
   if (!share.limited() || account.allowance >= resume_level()) return;
@@ -232,7 +242,7 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   const bool queued = account.runnable;
   if (queued) dequeue(share);
   // Virtual time counts what others went without: a turn that was held and not used as well.
-  const bool in_demand = contended(share) || (client.budget && *client.budget <= config_.turn);
+  const bool in_demand = contended(share) || has_turn(client);
   const Duration held = in_demand && turns_ ? held_since_bill(client, now) : Duration::zero();
   account.vtime += virtual_time(share, std::max(charge, held) - ahead);
   client.billed_at = now;

@@ -2,12 +2,20 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace nvshare::core {
 namespace {
 
 constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
 constexpr std::int64_t kTogetherBelow = 850'000;
+constexpr int kLongestTurn = 10;    // at most so many times as long as configured
+constexpr int kHandOverMemory = 8;  // turns
+constexpr int kLongestBurst = 20;   // times `turn`, that is waited for to end
+constexpr int kBurstMemory = 8;     // bursts
+// Bursts below this do not disturb each other: the hardware lets each of its own turns take longer.
+constexpr Duration kShortBurst = 2ms;
+constexpr Duration kLongBurstsLast = 1s;  // after the last one
 
 }  // namespace
 
@@ -98,6 +106,7 @@ void MeteredEngine::after_limits_change(Share& share, bool cores_changed, Time) 
 void MeteredEngine::make_ready(Client& client, Time now) {
   catch_up(now);
   Share& share = *client.share;
+  note_burst(client, now);
   note_duty(client, Duration::zero(), now);
   enter_ready(client, next_seq_++);
   duty_sum_ppm_ += client.duty_ppm;
@@ -139,9 +148,13 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
     used = now - client.granted_at;  // nobody else could be sure of the GPU
   } else {
     --slots_;
+    note_hand_over(client, used, now);
   }
   bill(client,
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+  client.burst_so_far += client.reported;
+  client.released_at = now;
+  if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kLongBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
   share.meter.allowance =
       std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
@@ -174,6 +187,8 @@ bool MeteredEngine::wants_turns() const {
   if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
   if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
   if (limited_sum_ > 0) return true;
+  if (overlap_) return false;  // what one does not use of the GPU another does
+  if (now_ < long_bursts_until_) return true;
   std::int64_t wanted = duty_sum_ppm_;
   if (running_.size() == 1) {  // not metered since its grant: take it for busy
     const Client& client = *running_.begin()->second;
@@ -183,13 +198,48 @@ bool MeteredEngine::wants_turns() const {
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
 
+// Long enough that handing over takes a hundredth of it: on a machine that is slow to wake programs
+// up short turns would be little but hand-overs. And long enough for the burst of a client that
+// will be idle behind it: others run in its gaps. Bursts cut into turns would all end at the same
+// time, and then nobody would run.
+Duration MeteredEngine::turn_of(const Client& client) const {
+  const Duration turn =
+      std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, kLongestTurn * config_.turn);
+  const Duration burst = std::max(client.burst, client.burst_so_far);
+  if (burst > kLongestBurst * config_.turn) return turn;
+  return std::max(turn, client.burst + client.burst / 4);
+}
+
+// It has been idle: what it did since the last time was a burst.
+void MeteredEngine::note_burst(Client& client, Time now) {
+  if (now == client.released_at || client.burst_so_far == Duration::zero()) return;
+  const Duration took = std::exchange(client.burst_so_far, Duration::zero());
+  client.burst = took > client.burst ? took : client.burst - (client.burst - took) / kBurstMemory;
+}
+
+// Only whoever filled its turn tells how long the rest takes: others had gaps of their own in it.
+void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now) {
+  if (!turns_ || !has_turn(client) || !contended(*client.share) || 2 * used < *client.budget)
+    return;
+  const Duration rest = std::max(Duration::zero(), now - client.granted_at - used);
+  hand_over_ += (std::min(rest, kLongestTurn * config_.turn) - hand_over_) / kHandOverMemory;
+}
+
+// Somebody of a higher priority waits: the holder keeps the shortest of turns.
+bool MeteredEngine::outranked(const Client& holder) const {
+  for (int i = holder.tenant->limits.priority - kLowestPriority + 1; i < kLevels; ++i) {
+    if (!levels_[static_cast<std::size_t>(i)].empty()) return true;
+  }
+  return false;
+}
+
 // When the holder of the turn is told to stop, if it has not by itself. A client with a budget
 // counts for itself; the double leaves room for gaps in its work and is the end for one that does
 // not count.
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
-    const bool counts_itself = holder.budget && *holder.budget <= config_.turn;
-    return holder.granted_at + (counts_itself ? 2 * config_.turn : config_.turn);
+    const Duration most = has_turn(holder) ? 2 * holder.turn : holder.turn;
+    return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
   if (!holder.budget) return std::nullopt;
   return holder.granted_at + 2 * *holder.budget + config_.turn;
@@ -207,7 +257,7 @@ bool MeteredEngine::gives_way(const Client& holder) const {
   const Duration unbilled = held_since_bill(holder, now_) - holder.charged_ahead;
   const std::int64_t stands =
       share.meter.vtime + virtual_time(share, std::max(unbilled, Duration::zero()));
-  return next->meter.vtime + 4 * virtual_time(*next, config_.turn) < stands;
+  return next->meter.vtime + 4 * virtual_time(*next, holder.turn) < stands;
 }
 
 Reason MeteredEngine::why_over(const Client& holder) const {
@@ -224,7 +274,8 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
   if (share.limited()) budget = share.meter.allowance;
-  if (in_turns && !last) budget = std::min(budget.value_or(config_.turn), config_.turn);
+  const Duration turn = turn_of(client);
+  if (in_turns && !last) budget = std::min(budget.value_or(turn), turn);
   start(client, budget, {.why = Why::HasBudget}, now, out);
 }
 
@@ -234,6 +285,7 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   share.meter.at_grant = share.meter.allowance;
   client.unlimited_mark = unlimited_time(share);
   client.billed_at = now;
+  client.turn = turn_of(client);
   client.duty_at = now;  // waiting for others says nothing of what it wants
   enter_running(client, next_seq_++, budget, why, now, out);
   running_.emplace(client.grant_seq, &client);

@@ -35,6 +35,7 @@ class MeteredEngine final : public ComputeEngine {
   void release(Client& client, Duration used, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
   void park(Client& client, bool parked, Time now) override;
+  void set_overlap(bool possible) override { overlap_ = possible; }
   void set_billing(bool on, Time now) override;
   void grant_now(Client& client, const Reason& why, Time now, Decisions& out) override;
   void decide(Time now, Decisions& out) override;
@@ -46,6 +47,8 @@ class MeteredEngine final : public ComputeEngine {
   static constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
   static constexpr std::int64_t kFull = 1'000'000;  // parts per million
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
+  static constexpr int kTurnsPerHandOver =
+      100;  // a turn is this many times as long as handing over
 
   enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
 
@@ -61,6 +64,7 @@ class MeteredEngine final : public ComputeEngine {
   void apply_load();
   Duration cap_of(const Share& share) const;
   Duration resume_level() const;
+  Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
   static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
   static std::int64_t virtual_time(const Share& share, Duration used);
@@ -89,6 +93,13 @@ class MeteredEngine final : public ComputeEngine {
   bool wants_turns() const;
   int level_to_serve(Time now) const;
   Share* next_to_serve(Time now) const;
+  Duration turn_of(const Client& client) const;
+  bool has_turn(const Client& client) const {
+    return client.budget && *client.budget <= client.turn;
+  }
+  void note_hand_over(const Client& client, Duration used, Time now);
+  void note_burst(Client& client, Time now);
+  bool outranked(const Client& holder) const;
   std::optional<Time> turn_end(const Client& holder) const;
   bool gives_way(const Client& holder) const;
   Reason why_over(const Client& holder) const;
@@ -107,6 +118,9 @@ class MeteredEngine final : public ComputeEngine {
   int active_ = 0;
   std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
   bool turns_ = false;
+  bool overlap_ = false;
+  Duration hand_over_{};      // what a turn takes beyond what is used of it, lately
+  Time long_bursts_until_{};  // as far as is known
   bool billing_ = true;
   Time sample_due_{};
 

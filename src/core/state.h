@@ -151,6 +151,10 @@ struct Client {
   std::uint64_t ready_seq = 0;
   std::uint64_t grant_seq = 0;
   Time granted_at{};
+  Duration turn{};          // how long a turn was then
+  Duration burst{};         // GPU time it takes from one idle gap to the next, lately
+  Duration burst_so_far{};  // of the present one
+  Time released_at{};
   Time dropped_at{};
   std::optional<Duration> budget;
   Time billed_at{};           // when the meter was last read

@@ -20,9 +20,13 @@ Bytes arena_unit(Bytes gpu_total) {
   return gpu_total < kSmallCard ? mib(64) : mib(256);
 }
 
+Bytes fits_easily(Bytes safe) {
+  return Bytes{safe.count / 100 * kBeginsAtPercent};
+}
+
 Bytes arena_need(const ArenaGpu& gpu, Bytes movable) {
   if (gpu.movable.size() < 2 || movable.count <= 0) return {};
-  if (gpu.demand.count / kBeginsAtPercent <= gpu.safe.count / 100) return {};
+  if (gpu.demand <= fits_easily(gpu.safe)) return {};
   const Bytes over = std::max(Bytes{}, gpu.demand - gpu.safe);
   return round_up(std::min(movable, over + core::kLargestChunk), arena_unit(gpu.total));
 }

@@ -17,6 +17,9 @@ struct ArenaGpu {
 // Host memory is handed out in multiples of this.
 Bytes arena_unit(Bytes gpu_total);
 
+// The most that clients can have together while all fits with some room to spare.
+Bytes fits_easily(Bytes safe);
+
 // How much host memory a client must have so that it can make room for any other: as much as there
 // is too much, and a chunk more, for whole chunks move; but not more than it has. Nothing as long
 // as all fits with some room to spare, or as nobody else is there.

@@ -129,8 +129,20 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients}, now);
 }
 
+void Broker::overlap_seen(GpuId id, bool possible, Time now) {
+  const auto at = gpus_.find(id);
+  if (at == gpus_.end() || at->second.overlap == possible) return;
+  at->second.overlap = possible;
+  log_.info(possible ? "mps_seen" : "mps_gone", {{"gpu", id.value}});
+  const auto taken = step(core::OverlapSeen{id, possible}, now);
+  if (!taken) log_.error("overlap_not_taken", {{"reason", taken.error().message}});
+}
+
 void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
+  const bool newcomers = overhead.clients < static_cast<int>(gpu.clients.size());
+  const bool may_sink = gpu.total - possible < core_.safe_limit(gpu.id).value_or(gpu.total);
+  if (newcomers || may_sink) revoke_all(gpu.id, now);
   const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);
   if (taken) return;
   log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
@@ -140,6 +152,7 @@ void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
 // measured. Believed for a while, as measuring takes time, and within bounds: it is a client's
 // word.
 void Broker::note_no_room(GpuRecord& gpu, Time now) {
+  revoke_all(gpu.id, now);
   Bytes resident{};
   for (const ClientId id : gpu.clients) resident += core_.view(id)->resident;
   const Bytes least = gpu.total - core_.safe_limit(gpu.id).value_or(gpu.total);
@@ -268,6 +281,7 @@ void Broker::forget_unused(Time now) {
 Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time now) {
   const auto at = tenants_.find(id);
   if (at == tenants_.end()) return Error{"there is no such tenant"};
+  for (const ClientId client : at->second.clients) revoke(clients_.at(client), now);
   if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
   TenantRecord& tenant = at->second;
   tenant.limits = limits;
@@ -347,6 +361,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   if (!tenants_.contains(tenant)) return Error{"there is no such tenant"};
   const auto gpu = gpu_for(hello, now);
   if (!gpu) return gpu.error();
+  revoke_all(*gpu, now);  // there is less room with one more, and its tenant may have others
   const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);

@@ -50,6 +50,8 @@ class Broker {
   // up to kMostClaimedGpus of them.
   void accept_claimed_gpus() { accept_claimed_ = true; }
   // What was measured from outside. With `overhead`, that replaces the estimated reserve.
+  // Whether work of several programs can be on the GPU at the same time.
+  void overlap_seen(GpuId gpu, bool possible, Time now);
   void gpu_measured(GpuId gpu, std::optional<int> utilisation, std::optional<Bytes> memory_used,
                     std::optional<Overhead> overhead, Time now);
 
@@ -84,6 +86,9 @@ class Broker {
   // A piece is there; the descriptor stays the caller's.
   void arena_ready(ClientId client, int descriptor, Bytes bytes);
   void arena_failed(ClientId client, Bytes bytes, std::string_view why);
+  // Looks what clients have allocated without asking. Whoever wants to know exactly what they have
+  // does this first.
+  void settle(Time now);
   // What clients have of the arena, with what is being made.
   Bytes arena_used() const;
   Bytes arena_given() const;  // without
@@ -133,13 +138,25 @@ class Broker {
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
   void refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
+  void count(ClientRecord& client, Bytes bytes, bool movable, bool fits);
   void book_rest(ClientRecord& client, Time now);
   void book_change(ClientRecord& client, Time now);
   static Bytes booked_pinned(const ClientRecord& client);
   static Bytes booked_resident(const ClientRecord& client);
+  // Credit: broker_credit.cpp.
+  void settle(ClientRecord& client, Time now);
+  void note_credit(ClientRecord& client, bool movable, std::uint64_t left, Time now);
+  void book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now);
+  void revoke(ClientRecord& client, Time now);
+  void revoke_all(GpuId gpu, Time now);
+  void revoke_if_near(ClientRecord& client, Bytes bytes, Time now);
+  void lend(ClientRecord& client, bool movable);
+  Bytes room_on(GpuId gpu) const;
+  Bytes room_within_limits(const ClientRecord& client) const;
+  bool may_have_credit(const ClientRecord& client) const;
   void note_no_room(GpuRecord& gpu, Time now);
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
-  void order(ClientId client, bool out, Bytes bytes, const core::Reason& why);
+  void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
   // The GPU, if a client on it grew by that much.
   ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {}) const;
   void fill_arena();
@@ -154,11 +171,11 @@ class Broker {
   void act(const core::Place&, const core::Reason&, Time) {}
   void act(const core::Grant& grant, const core::Reason& why, Time now);
   void act(const core::Drop& drop, const core::Reason& why, Time now);
-  void act(const core::SendOut& d, const core::Reason& why, Time) {
-    order(d.client, true, d.bytes, why);
+  void act(const core::SendOut& d, const core::Reason& why, Time now) {
+    order(d.client, true, d.bytes, why, now);
   }
-  void act(const core::BringIn& d, const core::Reason& why, Time) {
-    order(d.client, false, d.bytes, why);
+  void act(const core::BringIn& d, const core::Reason& why, Time now) {
+    order(d.client, false, d.bytes, why, now);
   }
   void act(const core::WaitForMemory&, const core::Reason&, Time) {}
   void act(const core::MemoryAvailable&, const core::Reason&, Time) {}

@@ -129,6 +129,7 @@ void Broker::tick(Time now) {
 }
 
 Result<void> Broker::set_config(const core::Config& config, Time now) {
+  for (const auto& [id, gpu] : gpus_) revoke_all(id, now);
   return step(core::ConfigChanged{config}, now);
 }
 
@@ -143,6 +144,7 @@ Result<void> Broker::set_scheduling(bool on, Time now) {
 
 void Broker::sample(Time now) {
   for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
+  settle(now);
   for (auto& [id, client] : clients_) client.page->scheduler.alive.fetch_add(1);
   sample_shares(now);
   forget_unused(now);

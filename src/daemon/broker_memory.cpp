@@ -40,6 +40,7 @@ Bytes Broker::booked_resident(const ClientRecord& client) {
 void Broker::book_rest(ClientRecord& client, Time now) {
   const Bytes rest = client.allocated - client.booked;
   if (rest.count <= 0) return;
+  revoke_all(client.gpu, now);
   const TenantRecord& tenant = tenants_.at(client.tenant);
   const GpuRecord& gpu = gpus_.at(client.gpu);
   Bytes of_tenant{};
@@ -125,11 +126,21 @@ void Broker::answer(const ClientRecord& client, const wire::MemoryRequest& messa
 void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time now) {
   book_rest(client, now);
   const bool movable = message.movable != 0 && can_move(client);
+  revoke_if_near(client, to_bytes(std::min(message.bytes, kMost)), now);
   if (const auto refusal = refuse(client, message.bytes, movable)) {
     return refuse_memory(client, message, *refusal);
   }
   if (message.bytes == 0) return answer(client, message, true);
   grow(client, message, movable, now);
+  lend(client, movable);
+}
+
+void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
+  client.allocated += bytes;
+  client.booked += bytes;
+  if (!movable) client.pinned += bytes;
+  if (fits) client.resident += bytes;
+  show_allocated(client.tenant, client.gpu);
 }
 
 // The answer goes before what else follows from it: an order to bring memory in says nothing to a
@@ -150,11 +161,7 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   }
   const core::ClientView view = *core_.view(client.id);
   const bool fits = !movable || view.resident == view.allocated;
-  client.allocated += bytes;
-  client.booked += bytes;
-  if (!movable) client.pinned += bytes;
-  if (fits) client.resident += bytes;
-  show_allocated(client.tenant, client.gpu);
+  count(client, bytes, movable, fits);
   answer(client, message, fits);
   follow(std::move(*taken), now);
   if (movable) fill_arena();
@@ -182,6 +189,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
   client.resident -= unsaid;
   book_change(client, now);
   show_allocated(client.tenant, client.gpu);
+  lend(client, message.pinned == 0 && can_move(client));
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
@@ -195,9 +203,10 @@ void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time 
   book_change(client, now);
 }
 
-void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why) {
+void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
+  if (out) revoke(*client, now);
   const std::uint64_t number = next_order_++;
   client->orders.push_back({number, out, bytes});
   if (log_.writes(Level::Debug)) {
@@ -229,6 +238,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
     return disconnect(client, fmt::format("moved {} out and {} in, and was told to bring in {}",
                                           message.out, message.in, may_come.count));
   }
+  if (message.out > 0) revoke(client, now);
   const Bytes out = to_bytes(message.out);
   const Bytes in = to_bytes(message.in);
   if (client.resident - out < Bytes{} - core::kMostMemory) {

@@ -21,6 +21,8 @@ void Broker::packet(ClientId id, const wire::Header* header, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   if (header == nullptr) return disconnect(*client, "a packet with a wrong length");
+  ++client->messages;
+  settle(*client, now);
   switch (static_cast<wire::Type>(header->type)) {
     case wire::Type::RequestGrant:
       return take(*client, *wire::as<wire::RequestGrant>(header), now);

@@ -178,6 +178,19 @@ TEST_F(BrokerMemory, AFullCardRefusesAndNobodyStops) {
   EXPECT_EQ(t.lines.find("memory_cannot_move"), std::string::npos);
 }
 
+TEST(BrokerOverlap, IsToldToTheCoreWhenItChanges) {
+  TestBroker t;
+  t.join(t.tenant("a"));
+  for (const bool possible : {true, true, false, false, true}) {
+    t.broker.overlap_seen(GpuId{0}, possible, t.now);
+    EXPECT_EQ(t.broker.gpus().at(GpuId{0}).overlap, possible);
+  }
+  t.broker.overlap_seen(GpuId{9}, true, t.now);
+  std::size_t told = 0;
+  for (std::size_t at = 0; (at = t.lines.find("mps_seen", at)) != std::string::npos; ++at) ++told;
+  EXPECT_EQ(told, 2u);
+}
+
 // More processes mean a larger reserve; what is over it stays where it is.
 TEST(BrokerReserve, NothingIsEverToldToMove) {
   TestBroker t({}, gib(4));

@@ -52,7 +52,9 @@ Result<std::optional<std::int64_t>> number_in(const json& request, const char* k
 
 // The requests, one function each. What they answer goes beside "ok".
 struct Control::Json {
-  Json(Control& of, Time at) : control(of), now(at), snapshot(of.broker_.core().snapshot()) {
+  Json(Control& of, Time at) : control(of), now(at) {
+    broker().settle(now);
+    snapshot = broker().core().snapshot();
     for (const core::ShareView& share : snapshot.shares) bills[share.tenant] += share.billed;
   }
 
@@ -97,6 +99,7 @@ struct Control::Json {
             {"used", used.count()},
             {"held", page.held.load()},
             {"holds", page.holds.load()},
+            {"messages", client.messages},
             {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
@@ -148,6 +151,16 @@ struct Control::Json {
     return sum;
   }
 
+  // What was billed, what NVML saw, and the difference, in percent of the GPU's time.
+  json meter(GpuId id) const {
+    const MeterCheck* check =
+        control.monitor_ == nullptr ? nullptr : control.monitor_->meter_check(id);
+    if (check == nullptr || !check->metered()) return nullptr;
+    return {{"billed", *check->metered()},
+            {"nvml", *check->seen()},
+            {"difference", *check->metered() - *check->seen()}};
+  }
+
   json gpu(const core::GpuView& view) const {
     const GpuRecord& gpu = broker().gpus().at(view.id);
     return {{"index", view.id.value},
@@ -158,6 +171,7 @@ struct Control::Json {
             {"memory_allocated", view.resident.count},
             {"memory_safe", view.safe_limit.count},
             {"utilisation", gpu.utilisation ? json(*gpu.utilisation) : json(nullptr)},
+            {"meter", meter(view.id)},
             {"clients", view.clients},
             {"running", view.running},
             {"swapped", swapped_on(view.id).count},

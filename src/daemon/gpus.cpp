@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
-#include <set>
 #include <utility>
 
 namespace nvshare::daemon {
@@ -17,6 +17,7 @@ using namespace nvshare::nvml;
 constexpr unsigned kMostGpus = 64;
 constexpr unsigned kMostProcesses = 1024;  // of one GPU
 constexpr std::size_t kMostForeign = 256;  // shown
+constexpr Duration kSampled = 1s;          // so often, and over that time
 
 }  // namespace
 
@@ -83,6 +84,23 @@ GpuSample GpuSampler::sample(nvmlDevice_t device) const {
                                   Bytes{known ? static_cast<std::int64_t>(one.usedGpuMemory) : 0}});
     }
   }
+  count = kMostProcesses;
+  infos.assign(kMostProcesses, {});
+  sample.mps = nvml_->nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, infos.data()) ==
+                   NVML_SUCCESS &&
+               count > 0;
+  std::vector<nvmlProcessUtilizationSample_t> busy_ones(kMostProcesses);
+  count = kMostProcesses;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto from = std::chrono::duration_cast<std::chrono::microseconds>(now - kSampled).count();
+  if (nvml_->nvmlDeviceGetProcessUtilization(device, busy_ones.data(), &count,
+                                             static_cast<unsigned long long>(from)) ==
+      NVML_SUCCESS) {
+    busy_ones.resize(std::min(count, kMostProcesses));
+    for (const auto& one : busy_ones) {
+      sample.busy[static_cast<int>(one.pid)] = static_cast<int>(std::min(one.smUtil, 100u));
+    }
+  }
   return sample;
 }
 
@@ -103,7 +121,7 @@ void GpuSampler::run() {
     latest_ = std::move(samples);
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(ready_.get(), &one, sizeof one);
-    wake_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_; });
+    wake_.wait_for(lock, kSampled, [this] { return stopping_; });
   }
 }
 
@@ -165,6 +183,38 @@ Result<void> GpuMonitor::add_gpus(Time now) {
   return {};
 }
 
+void MeterCheck::add(Duration billed, int seen, Time now) {
+  constexpr double kNew = 0.25;  // the two are not about exactly the same second
+  const auto blend = [&](std::optional<double>& value, double one) {
+    value = value ? *value + kNew * (one - *value) : one;
+  };
+  if (at_ && now > *at_) {
+    blend(metered_, 100 * std::chrono::duration<double>(billed - billed_) /
+                        std::chrono::duration<double>(now - *at_));
+    blend(seen_, seen);
+  }
+  at_ = now;
+  billed_ = billed;
+}
+
+const MeterCheck* GpuMonitor::meter_check(GpuId gpu) const {
+  const auto at = meters_.find(gpu);
+  return at == meters_.end() ? nullptr : &at->second;
+}
+
+void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients,
+                             Time now) {
+  Duration billed{};
+  for (const core::ShareView& share : broker_.core().snapshot().shares) {
+    if (share.gpu == id) billed += share.billed;
+  }
+  int seen = 0;
+  for (const auto& [pid, percent] : sample.busy) seen += clients.contains(pid) ? percent : 0;
+  // Without a process that is busy NVML may not know any at all.
+  if (sample.busy.empty() && !meters_.contains(id)) return;
+  meters_[id].add(billed, std::min(seen, 100), now);
+}
+
 void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
   std::set<int> registered;
   for (const ClientId client : broker_.gpus().at(id).clients) {
@@ -177,6 +227,8 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
     overhead = overheads_.at(id).add(*sample.used, resident_on(broker_, id), clients, now);
   }
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
+  broker_.overlap_seen(id, sample.mps, now);
+  check_meter(id, sample, registered, now);
   for (const GpuProcess& process : sample.processes) {
     if (registered.contains(process.pid) || foreign_.size() >= kMostForeign) continue;
     foreign_.push_back({process.pid, id, process.memory});
@@ -186,6 +238,7 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
 void GpuMonitor::update(Time now) {
   const std::vector<GpuSample> samples = sampler_.take();
   if (samples.size() != ids_.size()) return;
+  broker_.settle(now);
   foreign_.clear();
   for (std::size_t i = 0; i < ids_.size(); ++i) update(ids_[i], samples[i], now);
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +28,10 @@ struct GpuSample {
   std::optional<int> utilisation;
   std::optional<Bytes> used;
   std::vector<GpuProcess> processes;
+  // Percent of the last second in which a process kept the GPU busy, by process; empty where the
+  // driver does not tell.
+  std::map<int, int> busy;
+  bool mps = false;  // processes share it through MPS
 };
 
 // NVML, asked once a second by a thread of its own: a call can take many milliseconds, and turns
@@ -113,6 +118,23 @@ struct Foreign {
   Bytes memory{};
 };
 
+// What clients were billed of the last seconds, and how busy NVML saw them, in percent of the GPU's
+// time. Two clocks that know nothing of each other: what lies between them says how far either is
+// to be believed.
+class MeterCheck {
+ public:
+  // `billed` is of all clients, since the beginning; `seen` of the last second.
+  void add(Duration billed, int seen, Time now);
+  std::optional<double> metered() const { return metered_; }
+  std::optional<double> seen() const { return seen_; }
+
+ private:
+  std::optional<Time> at_;
+  Duration billed_{};
+  std::optional<double> metered_;
+  std::optional<double> seen_;
+};
+
 // Brings the samples to the broker.
 class GpuMonitor {
  public:
@@ -123,15 +145,19 @@ class GpuMonitor {
   // When the sampler is ready.
   void update(Time now);
   const std::vector<Foreign>& foreign() const { return foreign_; }
+  // Null as long as nothing has been compared.
+  const MeterCheck* meter_check(GpuId gpu) const;
 
  private:
   void update(GpuId id, const GpuSample& sample, Time now);
+  void check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients, Time now);
 
   GpuSampler& sampler_;
   Broker& broker_;
   std::vector<GpuId> ids_;
   std::map<GpuId, OverheadEstimate> overheads_;
   std::map<GpuId, MoveWatch> moves_;
+  std::map<GpuId, MeterCheck> meters_;
   std::vector<Foreign> foreign_;
 };
 

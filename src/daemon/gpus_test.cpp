@@ -46,6 +46,18 @@ TEST(Overhead, IsNotKnownUntilProgramsAreBack) {
   EXPECT_EQ(bytes_of(estimate.add(gib(60), gib(59), 1, kLater)), gib(1));
 }
 
+TEST(MeterCheck, ComparesWhatWasBilledWithWhatWasSeen) {
+  MeterCheck check;
+  check.add(10s, 40, kStart);
+  EXPECT_FALSE(check.metered()) << "nothing to compare with yet";
+  check.add(10s + 500ms, 40, kStart + 1s);
+  EXPECT_DOUBLE_EQ(check.metered().value_or(0), 50);
+  EXPECT_DOUBLE_EQ(check.seen().value_or(0), 40);
+  for (int i = 2; i < 40; ++i) check.add(10s + i * 250ms, 25, kStart + i * 1s);
+  EXPECT_NEAR(check.metered().value_or(0), 25, 0.1);
+  EXPECT_NEAR(check.seen().value_or(0), 25, 0.1);
+}
+
 TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {
   TestBroker t;
   core::Limits limits;

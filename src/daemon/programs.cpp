@@ -280,6 +280,7 @@ void ProgramServer::look(Session& session, const wire::Look& message) {
   auto view = wire::make<wire::View>();
   if (limits.memory) view.memory_limit = static_cast<std::uint64_t>(limits.memory->count);
   if (tenant != nullptr && gpu != nullptr) {
+    broker_->settle(reactor_.now());
     view.allocated = static_cast<std::uint64_t>(broker_->allocated_by(*tenant, gpu->id).count);
   }
   (void)wire::send(session.socket.get(), &view.header, false);

@@ -86,6 +86,12 @@ struct MoveOrder {
   Bytes left{};
 };
 
+// A client's credit (wire/credit.h).
+struct CreditRecord {
+  bool given = false;
+  Bytes left{};  // when it was last looked at; the client has as much more as there is less now
+};
+
 struct ClientRecord {
   ClientId id;
   TenantId tenant;
@@ -104,6 +110,8 @@ struct ClientRecord {
   // each other this can be more than allocated, or less than pinned.
   Bytes resident{};
   Bytes booked{};  // what of it the core counts; less only after the scheduler was away
+  CreditRecord movable_credit;
+  CreditRecord pinned_credit;
   std::deque<MoveOrder> orders;
   Moves moves;
   Bytes arena{};       // host memory that it was given
@@ -114,7 +122,11 @@ struct ClientRecord {
   Bytes arena_returnable{};              // what it may give back, as it was told at some time
   std::optional<Time> arena_idle_since;  // it has had more than it needs
   std::optional<Bytes> own_limit;
-  Duration used_before{};  // in earlier grants
+  Duration used_before{};      // in earlier grants
+  std::uint64_t messages = 0;  // that it has sent
+
+  // What it could allocate without asking.
+  Bytes credit_left() const { return movable_credit.left + pinned_credit.left; }
 };
 
 // What is used of a GPU's memory beside what its clients have, with so many of them.
@@ -134,6 +146,7 @@ struct GpuRecord {
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.
   std::optional<int> utilisation;
+  bool overlap = false;
   std::optional<Bytes> memory_used;
   std::optional<Bytes> overhead;
   // What it must have been when a client found no room where some was expected.

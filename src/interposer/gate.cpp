@@ -147,7 +147,6 @@ Passage::Passage(Destination destination) {
       if (record_ != nullptr) {
         wait_for_room(*record_);
         note_gap(*gate->link, *record_);
-        note_busy(*gate->link, *record_);
       }
     }
     slot->inside.store(gate, std::memory_order_relaxed);
@@ -156,6 +155,8 @@ Passage::Passage(Destination destination) {
     slot->inside.store(nullptr, std::memory_order_release);
     record_ = nullptr;
   }
+  // From inside: whoever stops the meter now sees that somebody is.
+  if (record_ != nullptr) note_busy(*gate->link, *record_);
   slot->passes.store(slot->passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   slot_ = slot;
 }

@@ -80,15 +80,31 @@ void publish_allocated(Link& link) {
   if (wire::Page* page = link.page.load()) page->program.allocated = link.allocated.load();
 }
 
+// Memory that may be allocated without asking. With the link's mutex held: on one connection, and
+// by one thread at a time.
+bool take_credit(Link& link, uint64_t bytes, bool movable) {
+  wire::Page* page = link.page.load();
+  return page != nullptr && wire::take(movable ? page->movable_credit : page->pinned_credit, bytes);
+}
+
+// The same for what was freed. False: the scheduler must be told.
+bool give_credit(Link& link, const Gone& gone) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr || gone.resident != gone.bytes) return false;
+  if (gone.pinned == 0) return wire::give(page->movable_credit, gone.bytes);
+  if (gone.pinned != gone.bytes || link.turned_pinned) return false;
+  return wire::give(page->pinned_credit, gone.bytes);
+}
+
 enum class Asking { Refused, Given, Waits, NoPlace };
 
-// Counts the bytes and asks for them, as one: a connection that begins anew says in its hello what
-// is counted.
+// Counts the bytes and asks for them, unless there is credit for them, as one: a connection that
+// begins anew says in its hello what is counted.
 Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   Lock lock(link.mutex);
   if (!add_allocated(link, bytes)) return Asking::Refused;
   if (!movable) link.pinned.fetch_add(bytes);
-  if (link.phase == Phase::Unmanaged) return Asking::Given;
+  if (link.phase == Phase::Unmanaged || take_credit(link, bytes, movable)) return Asking::Given;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kNobody) continue;
     auto message = wire::make<wire::MemoryRequest>();
@@ -252,15 +268,31 @@ void start_meter(Link& link, StreamRecord& record) {
   link.busy = true;
 }
 
+// Who submits once the meter stands starts it again. Who saw it run does not, and what he submitted
+// may have been running since we looked, which was long ago when this thread was kept waiting: then
+// it is as if the meter had never stopped. Only the GPU's own clock is not to be relied on any more
+// for this interval: markers that were done meanwhile did not look at it.
+void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing) {
+  const Meter running = link.meter;
+  link.meter.idle(at, elapsed);
+  link.busy = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  link.origin.interval = 0;
+  Done ignored;
+  if (nobody_inside(link.gate) && !anything_in_flight(link.gate, spacing, now_ns(), &ignored)) {
+    return;
+  }
+  link.meter = running;
+  link.busy = true;
+}
+
 void note_waited(Link& link) {
   Lock lock(link.mutex);
   if (!link.busy || link.running_free) return;
   Done done;
   const uint64_t now = now_ns();
   if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kPlaceNothing, now, &done)) return;
-  link.meter.idle(now, done.elapsed);
-  link.busy = false;
-  link.origin.interval = 0;
+  stop_meter(link, now, done.elapsed, kPlaceNothing);
 }
 
 void note_gap(Link& link, StreamRecord& record) {
@@ -340,7 +372,7 @@ void memory_freed(Gate& gate, const Gone& gone) {
   link.pinned.fetch_sub(gone.pinned);
   link.absent.fetch_sub(gone.bytes - gone.resident);
   publish_allocated(link);
-  if (link.phase != Phase::Unmanaged) tell_freed(link, gone);
+  if (link.phase != Phase::Unmanaged && !give_credit(link, gone)) tell_freed(link, gone);
 }
 
 bool memory_found_no_room(Gate& gate, uint64_t bytes) {
@@ -370,6 +402,7 @@ void memory_pinned(Gate& gate, uint64_t bytes) {
   Lock lock(link.mutex);
   link.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged) return;
+  link.turned_pinned = true;
   auto message = wire::make<wire::MemoryPinned>();
   message.bytes = bytes;
   tell(link, message.header);
@@ -396,7 +429,9 @@ MemoryView memory_view(Gate& gate) {
   wire::Page* page = link.page.load();
   if (page == nullptr) return view;
   const uint64_t limit = page->scheduler.memory_limit.load();
-  const uint64_t allocated = page->scheduler.tenant_allocated.load();
+  // Who has credit is the tenant's only process here, and knows best what it has allocated.
+  const bool alone = page->movable_credit.cap.load() != 0 || page->pinned_credit.cap.load() != 0;
+  const uint64_t allocated = alone ? view.allocated : page->scheduler.tenant_allocated.load();
   if (limit == 0) return view;
   // Of the two limits the one that leaves less.
   const uint64_t left = limit > allocated ? limit - allocated : 0;

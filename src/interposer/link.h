@@ -22,9 +22,10 @@ bool uuid_of(CUdevice device, CUuuid& uuid);
 bool is_same(const CUuuid& one, const CUuuid& other);
 
 // Asks the scheduler whether this device's tenant may allocate `bytes` more, which can leave the
-// GPU (`movable`) or never will, and waits for the answer. Unless refused they are counted from now
-// on. Without a scheduler only the process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts.
-// Thread-safe; never called with a lock of ours held.
+// GPU (`movable`) or never will, and waits for the answer; far from any limit there is credit, and
+// nothing to ask. Unless refused they are counted from now on. Without a scheduler only the
+// process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts. Thread-safe; never called with a lock of
+// ours held.
 enum class Given {
   Refused,
   Room,    // there is room for them now

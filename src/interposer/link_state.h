@@ -94,7 +94,10 @@ struct Link {
   std::atomic<uint64_t> allocated{0};
   std::atomic<uint64_t> pinned{0};
   std::atomic<uint64_t> absent{0};
-  uint64_t arena = 0;        // host memory, as the scheduler has been told
+  uint64_t arena = 0;  // host memory, as the scheduler has been told
+  // Some of what could leave cannot any more, on this connection. The scheduler learns that from a
+  // message, which credit would overtake: such memory is not freed into it.
+  bool turned_pinned = false;
   Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
   int order_count = 0;
   uint64_t drained = 0;             // how long the last wait for the GPU took; the link's thread's
@@ -137,6 +140,11 @@ void start_meter(Link& link, StreamRecord& record);
 inline void note_busy(Link& link, StreamRecord& record) {
   if (!link.busy.load()) start_meter(link, record);
 }
+
+// Nothing was in flight at `at`, after `elapsed` by the GPU's clock (0: not known): the meter
+// stops, unless something is in flight after all. With the link's mutex held. For `spacing` see
+// anything_in_flight().
+void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing);
 
 // The program waited for the GPU: when that left nothing in flight, the meter stops, and not only
 // when the link's thread looks next.

@@ -325,17 +325,7 @@ bool look(Link& link) {
         !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &done);
   }
   Lock lock(link.mutex);
-  if (!in_flight && link.busy) {
-    link.meter.idle(seen(done, now), done.elapsed);
-    link.busy = false;
-    link.origin.interval = 0;
-    // Something may have been submitted after we looked, by a thread that saw the meter running.
-    Done ignored;
-    if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &ignored)) {
-      link.meter.submitted(now);
-      link.busy = true;
-    }
-  }
+  if (!in_flight && link.busy) stop_meter(link, seen(done, now), done.elapsed, kTailSpacing);
   publish(link, now);
   if (link.dropped) return true;
   if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
@@ -433,6 +423,7 @@ bool come_back(Link& link, int socket) {
     ++link.connection;
     link.phase = Phase::Idle;
     link.grant = link.drop = 0;
+    link.turned_pinned = false;
     link.meter.begin(now_ns());
     link.total_used = 0;
     tell_of_arena(link);

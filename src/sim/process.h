@@ -27,6 +27,8 @@ struct Process {
   bool wants = false;
   Time wants_since{};
   bool granted = false;
+  std::size_t grants = 0;
+  bool on_gpu = false;  // has its grant, and has got its work there
   Time granted_at{};
   bool dropping = false;
   std::optional<Duration> budget;

@@ -69,6 +69,7 @@ struct Scenario {
   // scenario can be watched for one of its rounds.
   std::map<core::ComputePolicy, Duration> lasts_under;
   Bytes link_per_second = gib(50);  // what moving memory really takes
+  Duration hand_over{};             // from a grant until the process has work on the GPU
   core::Config config;
   std::vector<GpuSpec> gpus;
   std::vector<ClientSpec> clients;

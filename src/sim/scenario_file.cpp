@@ -100,6 +100,8 @@ Scenario read_scenario(const config::Value& document, const std::string& source,
   }
   scenario.link_per_second =
       root.bytes("link_per_second", mib(1), kLargestMemory).value_or(scenario.link_per_second);
+  scenario.hand_over =
+      root.duration("hand_over", Duration::zero(), 1s).value_or(scenario.hand_over);
   if (auto table = root.table("config")) {
     config::read_config(*table, scenario.config);
     table->finish();

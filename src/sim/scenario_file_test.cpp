@@ -52,6 +52,7 @@ about = "every key"
 lasts = "10s"
 lasts_under = { dynamic = "11s" }
 link_per_second = "20Gi"
+hand_over = "50us"
 [config]
 policy = "fair"
 window = "1s"
@@ -83,6 +84,7 @@ phases = [{ kind = "bursty", lasts = "1s" }, { kind = "idle", lasts = "2s" }]
   EXPECT_EQ(s.lasts, 10s);
   EXPECT_EQ(s.lasts_under.at(core::ComputePolicy::Dynamic), 11s);
   EXPECT_EQ(s.link_per_second, gib(20));
+  EXPECT_EQ(s.hand_over, 50us);
   EXPECT_EQ(s.config.policy, core::ComputePolicy::Fair);
   EXPECT_EQ(s.config.window, 1s);
   ASSERT_EQ(s.gpus.size(), 2u);
@@ -177,7 +179,7 @@ TEST(ParseScenario, ReportsEverythingAtOnceWithItsPlace) {
             (Lines{
                 "s.toml:1:9: lasts: '2 parsecs' has no known unit (examples: 10ms, 2s, 1h)",
                 "s.toml:2:1: colour: unknown key (known: name, about, lasts, lasts_under, "
-                "link_per_second, config, gpu, client)",
+                "link_per_second, hand_over, config, gpu, client)",
                 "s.toml:4:10: config.policy: 'magic' is not one of wall, weighted, hybrid, "
                 "coordinated, dynamic, fair, metered",
                 "s.toml:5:10: config.window: 1.0ms is not from 10.0ms to 3600.00s",

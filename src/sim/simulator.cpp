@@ -157,15 +157,15 @@ void Simulator::obey(const core::Grant& d) {
   p.budget = d.budget;
   p.started_at = p.done;
   p.note_wait(now_);
-  SimGpu& gpu = gpu_of(p);
-  gpu.model.start();
-  p.mark = gpu.model.service();
-  rewatch(p);
+  ++p.grants;
+  if (scenario_.hand_over == Duration::zero()) return start_running(p);
+  at(now_ + scenario_.hand_over, Happening::Starts, p.id, p.grants);
 }
 
 void Simulator::obey(const core::Drop& d) {
   Process& p = process_of(d.client);
   p.dropping = true;
+  if (!p.on_gpu) return start_running(p);  // and lets go at once
   settle(p);
   rewatch(p);
 }

@@ -15,7 +15,7 @@
 namespace nvshare::sim {
 
 // What the scenario and the processes themselves bring about.
-enum class Happening { Arrives, Leaves, Wakes, NextPhase, AllocatesNext, LimitsChange };
+enum class Happening { Arrives, Leaves, Wakes, Starts, NextPhase, AllocatesNext, LimitsChange };
 
 struct Timed {
   Time at{};
@@ -98,6 +98,7 @@ class Simulator {
   void rewatch(Process& p);
   void reached(Process& p);
   void release(Process& p, bool more_work);
+  void start_running(Process& p);
   void stop_running(Process& p);
 
   bool finish_piece(SimGpu& gpu, Lane& lane);

@@ -23,6 +23,9 @@ void Simulator::happen(const Timed& timed) {
       return leave(p);
     case Happening::Wakes:
       return ask_for_work(p);
+    case Happening::Starts:
+      if (p.granted && !p.on_gpu && p.grants == timed.step) start_running(p);
+      return;
     case Happening::NextPhase:
       return next_phase(p, timed.step);
     case Happening::AllocatesNext:
@@ -112,14 +115,23 @@ void Simulator::ask_for_work(Process& p) {
 // --- running ----------------------------------------------------------------------------------
 
 void Simulator::settle(Process& p) {
-  if (p.granted) p.settle(gpu_of(p).model.service());
+  if (p.on_gpu) p.settle(gpu_of(p).model.service());
 }
 
 void Simulator::rewatch(Process& p) {
+  if (!p.on_gpu) return;
   GpuModel& model = gpu_of(p).model;
   if (p.target) model.unwatch(p.id, *p.target);
   p.target.reset();
   if (const auto left = p.until_next_stop()) p.target = model.watch(p.id, *left);
+}
+
+void Simulator::start_running(Process& p) {
+  p.on_gpu = true;
+  GpuModel& model = gpu_of(p).model;
+  model.start();
+  p.mark = model.service();
+  rewatch(p);
 }
 
 void Simulator::stop_running(Process& p) {
@@ -127,8 +139,8 @@ void Simulator::stop_running(Process& p) {
   SimGpu& gpu = gpu_of(p);
   if (p.target) gpu.model.unwatch(p.id, *p.target);
   p.target.reset();
-  gpu.model.stop();
-  p.granted = false;
+  if (p.on_gpu) gpu.model.stop();
+  p.granted = p.on_gpu = false;
   p.note_run(now_, keep_spans_);
 }
 

@@ -5,10 +5,12 @@
 
 #include <atomic>
 
+#include "wire/credit.h"
+
 // One page per client, shared by the scheduler and the program: what changes too often for
-// messages, or must be readable without asking. Each word has one writer. The other side may
-// scribble on all of it, so nobody keeps anything here that he needs himself, and everything read
-// is checked.
+// messages, or must be readable without asking. Each word has one writer, but for what is left of a
+// credit (credit.h). The other side may scribble on all of it, so nobody keeps anything here that
+// he needs himself, and everything read is checked.
 namespace nvshare::wire {
 
 inline constexpr uint32_t kPageMagic = 0x7076736e;
@@ -51,6 +53,11 @@ struct Page {
   // A futex that both ring (wire::ring): threads that wait at the gate wait on it. What it counts
   // means nothing.
   alignas(256) std::atomic<uint32_t> bell;
+
+  // For memory that can leave the GPU, and for memory that never will. All zero from an older
+  // scheduler, and untouched by an older program.
+  alignas(256) Credit movable_credit;
+  Credit pinned_credit;
 };
 static_assert(sizeof(Page) <= kPageSize);
 

@@ -112,6 +112,7 @@ class Play {
       : bytes_(data), log_(Level::Error, [](std::string_view line) {
           must(line.find("event=client_not_forgotten") == line.npos, "a client stays");
           must(line.find("event=memory_not_booked") == line.npos, "memory is not booked");
+          must(line.find("event=credit_not_booked") == line.npos, "credit is not booked");
           must(line.find("event=tenant_not_removed") == line.npos, "a tenant stays");
         }) {
     core::Config config;
@@ -219,6 +220,25 @@ class Play {
     page.used = bytes_.number();
     if (bytes_.byte() % 8 == 0) {  // scribbles on what is not its own
       bytes_.fill(reinterpret_cast<char*>(&clients_.at(*id)->scheduler), 40);
+      credit_of(*id).cap = bytes_.number() * kUnit;
+    }
+    spend(credit_of(*id));
+  }
+
+  wire::Credit& credit_of(ClientId id) {
+    wire::Page& page = *clients_.at(id);
+    return bytes_.byte() % 2 == 0 ? page.movable_credit : page.pinned_credit;
+  }
+  // As it should, or not.
+  void spend(wire::Credit& credit) {
+    const std::uint64_t bytes = bytes_.number() * (bytes_.byte() % 4 == 0 ? 1 : kUnit);
+    switch (bytes_.byte() % 3) {
+      case 0:
+        return (void)wire::take(credit, bytes);
+      case 1:
+        return (void)wire::give(credit, bytes);
+      default:
+        credit.bytes = bytes;
     }
   }
 
@@ -311,6 +331,22 @@ class Play {
     }
   }
 
+  // What is lent is within all limits, used or not.
+  void check_credit(const ClientRecord& client) const {
+    const auto& limits = broker_->tenants().at(client.tenant).limits;
+    const Bytes all = client.allocated + client.credit_left();
+    must(!limits.memory || all <= *limits.memory, "within the tenant's limit");
+    must(!client.own_limit || all <= *client.own_limit, "within its own");
+    Bytes on_gpu{};
+    for (const ClientId id : broker_->gpus().at(client.gpu).clients) {
+      const ClientRecord& one = broker_->clients().at(id);
+      on_gpu += one.booked + one.credit_left();
+      must(id == client.id || one.tenant != client.tenant, "to one of a tenant");
+    }
+    must(on_gpu <= *broker_->core().safe_limit(client.gpu), "within what is safe");
+    must(client.booked == client.allocated, "and whose memory is all booked");
+  }
+
   void check() const {
     must(broker_->clients().size() == clients_.size(), "who is there is known");
     for (const auto& [id, client] : broker_->clients()) {
@@ -320,6 +356,8 @@ class Play {
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
       must(client.arena <= client.arena_made, "no more host memory than was made");
       must(client.booked <= client.allocated, "never more than there is");
+      must(client.credit_left() >= Bytes{0}, "no credit is no credit");
+      if (client.credit_left() > Bytes{0}) check_credit(client);
       const bool holds = view->state == core::ClientState::Running ||
                          view->state == core::ClientState::Stopping ||
                          view->state == core::ClientState::Overdue;

@@ -97,6 +97,7 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     return greet(client);
   }
   if (!client.welcome) return complain("a message before the hello");
+  settle(client, client.page->pinned_credit.bytes.load());
   if (as<RequestGrant>(header) != nullptr) {
     if (client.grant != 0 || client.wants) complain("a grant asked for twice");
     client.wants = true;
@@ -108,9 +109,14 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     client.wants = released->more_work != 0;
     if (open_ && client.wants) give(client);
   } else if (const MemoryRequest* request = as<MemoryRequest>(header)) {
+    ++told_of_memory_;
     take(client, *request);
   } else if (const MemoryFreed* freed = as<MemoryFreed>(header)) {
+    ++told_of_memory_;
     take(client, *freed);
+  } else if (const MemoryPinned* pinned = as<MemoryPinned>(header)) {
+    ++told_of_memory_;
+    client.pinned += pinned->bytes;
   } else if (const MemoryMoved* moved = as<MemoryMoved>(header)) {
     take(client, *moved);
   }
@@ -214,6 +220,42 @@ FakeScheduler::Moved FakeScheduler::order(bool out, std::uint64_t bytes, Duratio
   return moved_;
 }
 
+void FakeScheduler::lend(std::uint64_t bytes) {
+  const std::lock_guard hold(lock_);
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->lent += bytes;
+    hand_out(client->page->pinned_credit, bytes, 2 * bytes);
+  }
+}
+
+// What is not left of it has been allocated; where more is left, that has been freed.
+void FakeScheduler::settle(Client& client, std::uint64_t left) {
+  const std::uint64_t taken = client.lent - left;
+  client.lent = left;
+  client.allocated += taken;
+  client.pinned += taken;
+  client.resident += taken;
+}
+
+void FakeScheduler::revoke() {
+  const std::lock_guard hold(lock_);
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    settle(*client, wire::revoke(client->page->pinned_credit));
+    client->lent = 0;
+  }
+}
+
+void FakeScheduler::show(std::uint64_t limit, std::uint64_t allocated) {
+  const std::lock_guard hold(lock_);
+  for (const auto& client : clients_) {
+    if (!client->welcome) continue;
+    client->page->scheduler.memory_limit = limit;
+    client->page->scheduler.tenant_allocated = allocated;
+  }
+}
+
 void FakeScheduler::watch(Watch how) {
   const std::lock_guard hold(lock_);
   watch_ = how;
@@ -280,6 +322,11 @@ bool FakeScheduler::wait_for_clients(std::size_t least, Duration limit) {
 bool FakeScheduler::wait_for_waiting(std::size_t least, Duration limit) {
   std::unique_lock hold(lock_);
   return changed_.wait_for(hold, limit, [&] { return count(&Client::wants) >= least; });
+}
+
+std::uint64_t FakeScheduler::told_of_memory() {
+  const std::lock_guard hold(lock_);
+  return told_of_memory_;
 }
 
 std::string FakeScheduler::complaints() {

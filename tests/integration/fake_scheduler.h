@@ -35,6 +35,14 @@ class FakeScheduler {
   Moved order_out(std::uint64_t bytes, Duration limit = 20s) { return order(true, bytes, limit); }
   Moved order_in(std::uint64_t bytes, Duration limit = 20s) { return order(false, bytes, limit); }
 
+  // Lends every client so much more, for memory that never leaves the GPU, and takes back what is
+  // left of it.
+  void lend(std::uint64_t bytes);
+  void revoke();
+  // The tenant's limit, as clients see it, and what they see as allocated while they have no
+  // credit.
+  void show(std::uint64_t limit, std::uint64_t allocated);
+
   // How clients are watched from now on.
   void watch(wire::Watch how);
   // From now on whoever asks for a grant gets one; those who wait get theirs.
@@ -51,6 +59,8 @@ class FakeScheduler {
   // Waits until there are so many clients, or so many that wait; false when not by then.
   bool wait_for_clients(std::size_t least, Duration limit = 20s);
   bool wait_for_waiting(std::size_t least, Duration limit = 20s);
+  // How many messages about memory have come.
+  std::uint64_t told_of_memory();
   // Messages that a scheduler would have refused; empty when all was well.
   std::string complaints();
   // Bytes that programs have said they hold; of these, those that can never leave the GPU, and
@@ -70,6 +80,7 @@ class FakeScheduler {
     std::uint64_t pinned = 0;
     std::uint64_t resident = 0;
     std::uint64_t order = 0;  // not over yet; 0: none
+    std::uint64_t lent = 0;   // of which so much was left when it was last looked at
     wire::Page* page = nullptr;
   };
 
@@ -83,6 +94,7 @@ class FakeScheduler {
   void take(Client& client, const wire::MemoryRequest& request);
   void take(Client& client, const wire::MemoryFreed& freed);
   void take(Client& client, const wire::MemoryMoved& moved);
+  static void settle(Client& client, std::uint64_t left);
   Moved order(bool out, std::uint64_t bytes, Duration limit);
   std::uint64_t sum(std::uint64_t Client::*what);
   void complain(const std::string& what);
@@ -101,6 +113,7 @@ class FakeScheduler {
   bool end_ = false;
   std::uint64_t next_grant_ = 1;
   std::uint64_t last_order_ = 0;
+  std::uint64_t told_of_memory_ = 0;
   Moved moved_;  // since the last order was given
   std::string complaints_;
   std::thread thread_;

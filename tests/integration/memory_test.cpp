@@ -19,15 +19,19 @@ class Memory : public World {
     EXPECT_EQ(ask(one, "start"), "CUDA_SUCCESS") << one.output();
     return one;
   }
-  long allocated(const std::string& name) {
+  long allocated(const std::string& name) { return sum_of(name, "allocated"); }
+  long messages(const std::string& name) { return sum_of(name, "messages"); }
+
+ private:
+  // Of all its processes; -1 without such a tenant.
+  long sum_of(const std::string& name, const char* key) {
     long sum = 0;
     const nlohmann::json found = tenant(name);
     if (!found.is_object()) return -1;
-    for (const nlohmann::json& one : found["processes"]) sum += one.value("allocated", 0l);
+    for (const nlohmann::json& one : found["processes"]) sum += one.value(key, 0l);
     return sum;
   }
 
- private:
   std::vector<Process> scheduler_;
 };
 
@@ -48,6 +52,46 @@ TEST_F(Memory, TheLimitIsExactUnderRaces) {
     EXPECT_EQ(ask(one, "fill 2Mi 8"), "128");
     for (int i = 0; i < 128; ++i) ASSERT_EQ(ask(one, "free"), "CUDA_SUCCESS");
   }
+}
+
+TEST_F(Memory, FarFromAnyLimitNothingIsAsked) {
+  for (const std::string backend : {"native", "swap", "managed"}) {
+    Process one = started(backend, {"--mem", "1Gi", "--backend", backend});
+    ASSERT_EQ(ask(one, "alloc 2Mi"), "CUDA_SUCCESS");
+    const long before = messages(backend);
+    ASSERT_GT(before, 0);
+    EXPECT_EQ(ask(one, "churn 2Mi 1000"), "CUDA_SUCCESS");
+    // Measuring the GPU may take the credit away for a moment, about once a second.
+    EXPECT_LE(messages(backend), before + 50) << backend;
+    EXPECT_EQ(allocated(backend), 2l << 20) << backend;
+    EXPECT_EQ(ask(one, "alloc 4Mi"), "CUDA_SUCCESS");
+    EXPECT_EQ(allocated(backend), 6l << 20) << "and it is known";
+  }
+}
+
+TEST_F(Memory, CreditOfOneIsInNobodysWay) {
+  const std::string job = gpu_job() + " --pattern bursty --memory ";
+  Process both = run({"--name", "both", "--mem", "128Mi"},
+                     {"sh", "-c",
+                      job + "80Mi --seconds 60 --quiet & read line; " + job +
+                          "48Mi --seconds 1; echo second=$?; " + job +
+                          "49Mi --seconds 1; echo third=$?; kill $!; wait"});
+  ASSERT_TRUE(eventually([&] { return allocated("both") == 80l << 20; }, 30s)) << both.output();
+  both.say("go on");
+  ASSERT_TRUE(both.wait(60s)) << both.output();
+  EXPECT_NE(both.output().find("second=0"), std::string::npos) << both.output();
+  EXPECT_NE(both.output().find("third=1"), std::string::npos) << both.output();
+}
+
+TEST_F(Memory, ALimitThatIsLoweredBindsTheNextAllocation) {
+  Process one = started("one", {"--mem", "1Gi"});
+  ASSERT_EQ(ask(one, "alloc 2Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "alloc 2Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(nvshare({"limit", "one", "--mem", "6Mi"}).ending.code, 0);
+  EXPECT_EQ(ask(one, "info"), "free=2097152 total=6291456");
+  EXPECT_EQ(ask(one, "alloc 3Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(ask(one, "alloc 2Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "alloc 1"), "CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 TEST_F(Memory, ProcessesOfATenantShareTheLimit) {

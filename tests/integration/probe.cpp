@@ -41,6 +41,7 @@ class Probe {
   std::string allocate(Words& words);
   std::string free_last();
   std::string fill_up(Words& words);
+  std::string churn(Words& words);
   std::string info();
   std::string spin(Words& words, bool wait);
   std::string fork_and(Words& words);
@@ -161,6 +162,19 @@ std::string Probe::fill_up(Words& words) {
   return std::to_string(count);
 }
 
+// `churn SIZE TIMES`: allocates and frees so often.
+std::string Probe::churn(Words& words) {
+  std::string size;
+  int times = 1;
+  words >> size >> times;
+  for (int i = 0; i < times; ++i) {
+    Words one(size);
+    if (const std::string answer = allocate(one); answer != "CUDA_SUCCESS") return answer;
+    if (const std::string answer = free_last(); answer != "CUDA_SUCCESS") return answer;
+  }
+  return "CUDA_SUCCESS";
+}
+
 std::string Probe::info() {
   std::size_t free = 0;
   std::size_t total = 0;
@@ -244,6 +258,7 @@ bool Probe::obey(const std::string& line) {
   if (what == "alloc") answer = allocate(words);
   if (what == "free") answer = free_last();
   if (what == "fill") answer = fill_up(words);
+  if (what == "churn") answer = churn(words);
   if (what == "info") answer = info();
   if (what == "spin") answer = spin(words, true);
   if (what == "launch") answer = spin(words, false);

@@ -1,4 +1,5 @@
-#include <cmath>
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -16,10 +17,10 @@ class Shares : public World {
     World::SetUp();
     scheduler_.push_back(start_scheduler());
   }
-  // Runs jobs to their ends, and again where their shares are not `good`: see measure().
-  template <typename Begin, typename Good>
-  std::vector<double> measured(Begin begin, Good good) {
-    return measure(
+  // Runs jobs to their ends, and again where something is `wrong` with their shares: see measure().
+  template <typename Begin, typename Wrong>
+  void expect(Begin begin, Wrong wrong) {
+    measure(
         [&] {
           std::vector<Job> jobs = begin();
           expect_all_good(jobs, 60s);
@@ -27,7 +28,7 @@ class Shares : public World {
           EXPECT_TRUE(eventually([&] { return !any_tenant(); }, 20s));
           return shares(jobs);
         },
-        good);
+        wrong);
   }
   // What a tenant is to get: its options, and the share of the GPU's time.
   struct Wanted {
@@ -41,30 +42,27 @@ class Shares : public World {
       for (const Wanted& one : all) jobs.push_back(job(one.name, one.options, job_options));
       return jobs;
     };
-    const auto good = [&](const std::vector<double>& got) {
+    expect(begin, [&](const std::vector<double>& got) {
+      std::string wrong;
       for (std::size_t i = 0; i < all.size(); ++i) {
-        if (!is_share(got[i], all[i].share)) return false;
+        wrong += wrong_share(got[i], all[i].share, all[i].name);
       }
-      return true;
-    };
-    const std::vector<double> got = measured(begin, good);
-    for (std::size_t i = 0; i < all.size(); ++i) expect_share(got[i], all[i].share, all[i].name);
+      return wrong;
+    });
   }
   // Jobs that share the whole GPU: their parts of what they got together, each as near as `within`,
   // and how much that is at least.
   template <typename Begin>
   void expect_parts(Begin begin, const std::vector<double>& parts, double within, double least) {
-    const auto good = [&](const std::vector<double>& got) {
+    expect(begin, [&](const std::vector<double>& got) {
+      std::string wrong;
       for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (std::abs(got[i] / sum(got) - parts[i]) > within) return false;
+        wrong += wrong_number(got[i] / sum(got), parts[i], within, fmt::format("part {}", i));
       }
-      return sum(got) > least;
-    };
-    const std::vector<double> got = measured(begin, good);
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      EXPECT_NEAR(got[i] / sum(got), parts[i], within) << "the job number " << i;
-    }
-    EXPECT_GT(sum(got), least) << "too much is lost between turns";
+      if (sum(got) <= least)
+        wrong += fmt::format("only {:.1f} % was used, not {}", sum(got), least);
+      return wrong;
+    });
   }
   bool any_tenant() { return !status()["tenants"].empty(); }
   static double sum(const std::vector<double>& all) {
@@ -149,11 +147,10 @@ TEST_F(Shares, ProcessesOfATenantShareItsLimit) {
     EXPECT_TRUE(eventually([&] { return !any_tenant(); }, 20s));
     return got;
   };
-  const auto [first, second] = measure(run_both, [&](const auto& got) {
-    return is_share(got.first + got.second, 40) && std::abs(got.first - got.second) <= 4;
+  measure(run_both, [&](const auto& got) {
+    return wrong_share(got.first + got.second, 40, "both together") +
+           wrong_number(got.first - got.second, 0, 4, "the difference between them");
   });
-  expect_share(first + second, 40, "both together");
-  EXPECT_NEAR(first, second, 4);
 }
 
 // However a program makes the GPU work, its limit holds.
@@ -180,8 +177,9 @@ TEST_F(Shares, BurstsBelowTheLimitAreNotHeldBack) {
             {"--seconds", "5", "--pattern", "bursty", "--busy", "20ms", "--idle", "60ms"}));
     return jobs;
   };
-  const auto good = [](const std::vector<double>& got) { return std::abs(got[0] - 25) <= 2; };
-  EXPECT_NEAR(measured(begin, good)[0], 25, 2.0) << "20 ms of work in every 80";
+  expect(begin, [](const std::vector<double>& got) {
+    return wrong_number(got[0], 25, 2, "20 ms of work in every 80");
+  });
 }
 
 }  // namespace

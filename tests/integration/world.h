@@ -55,27 +55,36 @@ class World : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  // Measures until `good` says so, three times at most, and returns what was measured last. A
-  // machine that is too busy spoils a measurement, hardly all of them; what is wrong spoils all.
-  // One during which the host took the processors away says nothing and does not count, up to a
-  // limit.
-  template <typename Measure, typename Good>
-  static auto measure(Measure measurement, Good good) {
+  // Measures until nothing is wrong with what was measured, three times at most. `wrong` says in
+  // words what is. A machine that is too busy spoils a measurement, hardly all of them; what is
+  // wrong spoils all. One during which the host took the processors away says nothing and does not
+  // count, up to a limit; where there was hardly another, the test says so and judges nothing.
+  template <typename Measure, typename Wrong>
+  static void measure(Measure measurement, Wrong wrong) {
     constexpr int kCounted = 3;
     constexpr int kAtMost = 10;
     for (int counted = 0, all = 1;; ++all) {
       const Duration begin = now();
-      const Duration stolen = stolen_from_processors();
-      auto measured = measurement();
-      stolen_lately_ = stolen_part(stolen, now() - begin);
-      counted += stolen_lately_ < kStolenTooMuch ? 1 : 0;
-      if (good(measured) || counted == kCounted || all == kAtMost) return measured;
+      const Duration stolen_before = stolen_from_processors();
+      const std::string complaint = wrong(measurement());
+      const double stolen = stolen_part(stolen_before, now() - begin);
+      if (complaint.empty()) return;
+      counted += stolen < kStolenTooMuch ? 1 : 0;
+      if (counted == kCounted) FAIL() << complaint;
+      if (all < kAtMost) continue;
+      GTEST_SKIP() << complaint << ", but the host took the processors away in all but " << counted
+                   << " of " << all << " tries, lately " << 100 * stolen << " % of their time";
     }
   }
-  // Whether expect_share() would be content.
-  bool is_share(double share, double expected) const;
   // Measures a job's share for that long, again where it is not as expected.
   void expect_share_for(const Job& job, Duration length, double expected);
+  // What is wrong with a share; empty when nothing is. At most two points more than expected, and
+  // at most two less. On a machine that keeps programs waiting for a processor, up to six less:
+  // work that is seen late to be done is billed until then.
+  std::string wrong_share(double share, double expected, const std::string& whose) const;
+  // Of a number that should be as near to another as that.
+  static std::string wrong_number(double number, double expected, double within,
+                                  const std::string& what);
 
   static void sleep(Duration length);
   // A job's share from now on, for that long.
@@ -83,10 +92,6 @@ class World : public ::testing::Test {
 
   // The part of the test's time in which somebody on this machine waited for a processor.
   double waited() const;
-  // At most two points more than expected, and at most two less. On a machine that keeps programs
-  // waiting for a processor, up to six less: work that is seen late to be done is billed until
-  // then.
-  void expect_share(double share, double expected, const std::string& whose) const;
 
   // Settings for everything that is started from now on.
   void set(const std::string& name, const std::string& value) { environment_[name] = value; }
@@ -126,7 +131,6 @@ class World : public ::testing::Test {
   // How far below its share a program may be, on a machine as busy as this was.
   double slack() const;
 
-  static inline double stolen_lately_ = 0;  // during the last measurement
   std::string folder_;
   Environment environment_;
   Duration begun_{};

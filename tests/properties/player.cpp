@@ -198,6 +198,9 @@ void Player::change_the_machine() {
     case 1:
       if (dice_.one_in(4)) tell(GpuRemoved{some_gpu()});
       return;
+    case 2:
+      tell(OverlapSeen{some_gpu(), dice_.one_in(2)});
+      return;
     default:
       tell(OverheadMeasured{some_gpu(), some_bytes()});
   }

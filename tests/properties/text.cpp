@@ -22,6 +22,9 @@ struct EventText {
   std::string operator()(const OverheadMeasured& e) const {
     return fmt::format("OverheadMeasured gpu={} overhead={}", e.gpu.value, e.overhead.count);
   }
+  std::string operator()(const OverlapSeen& e) const {
+    return fmt::format("OverlapSeen gpu={} possible={}", e.gpu.value, e.possible);
+  }
   std::string operator()(const TenantAdded& e) const {
     return fmt::format("TenantAdded tenant={} {}", e.tenant.value, limits(e.limits));
   }

@@ -126,19 +126,128 @@ TEST(Metered, BurstyBesideSaturating) {
   }
 }
 
-// Bursts that fit into a turn come one after the other, and both clients keep their rhythm.
-TEST(Metered, TwoBurstyClientsThatFitLoseNothing) {
-  Scenario alone = metered();
-  alone.clients = {bursty("A", 100, 20ms, 30ms)};
-  const double solo = share_of(play(alone), 0);
-  EXPECT_NEAR(solo, 40, 0.1);
-  Scenario both = metered();
-  both.config.share_mode = core::ShareMode::Turns;
-  both.config.turn = 25ms;
-  both.clients = {bursty("A", 100, 20ms, 30ms), bursty("B", 100, 20ms, 30ms)};
-  const Report report = play(both);
-  EXPECT_GE(share_of(report, 0), 0.97 * solo);
-  EXPECT_GE(share_of(report, 1), 0.97 * solo);
+// Bursts come one after the other, and everyone who fits keeps its rhythm.
+TEST(Metered, BurstyClientsThatFitLoseNothing) {
+  using Burst = std::pair<Duration, Duration>;
+  const std::vector<std::vector<Burst>> kCases = {
+      {{20ms, 30ms}, {20ms, 30ms}},
+      {{40ms, 60ms}, {40ms, 60ms}},
+      {{8ms, 12ms}, {8ms, 12ms}},
+      {{10ms, 30ms}, {10ms, 30ms}, {10ms, 30ms}},
+  };
+  for (const auto& bursts : kCases) {
+    for (int limit : {100, 60}) {
+      SCOPED_TRACE(testing::Message() << bursts[0].first.count() / 1000 << " and "
+                                      << bursts[1].first.count() / 1000 << " us, limit " << limit);
+      Scenario scenario = metered();
+      for (const auto& [busy, idle] : bursts) {
+        scenario.clients.push_back(bursty("B", limit, busy, idle));
+      }
+      const Report report = play(scenario);
+      for (std::size_t i = 0; i < bursts.size(); ++i) {
+        const auto& [busy, idle] = bursts[i];
+        const double solo =
+            100.0 * static_cast<double>(busy.count()) / static_cast<double>((busy + idle).count());
+        EXPECT_GE(share_of(report, static_cast<int>(i)), 0.97 * solo) << i;
+      }
+    }
+  }
+}
+
+// Who wants more than there is leaves no gaps when others could run in them.
+TEST(Metered, BurstyClientsThatDoNotFitFillTheGpu) {
+  for (int limit : {100, 50}) {
+    SCOPED_TRACE(limit);
+    Scenario scenario = metered();
+    scenario.clients = {bursty("A", limit, 60ms, 40ms), bursty("B", limit, 60ms, 40ms)};
+    const Report report = play(scenario);
+    EXPECT_NEAR(share_of(report, 0), 50, 1);
+    EXPECT_NEAR(share_of(report, 1), 50, 1);
+  }
+}
+
+// Where it takes long until a program that has been given the GPU uses it, turns are longer, and
+// what is lost stays little; shares are what they were.
+TEST(Metered, TurnsAreAsLongAsHandingOverAsksFor) {
+  const struct {
+    Duration hand_over;
+    double used;  // of the GPU, at least
+  } kCases[] = {{20us, 99.5}, {50us, 98.9}, {200us, 98.9}, {500us, 98.9}, {2ms, 95.9}};
+  for (const auto& [hand_over, used] : kCases) {
+    SCOPED_TRACE(hand_over.count());
+    Scenario scenario = metered();
+    scenario.hand_over = hand_over;
+    scenario.clients = {saturating("A", 100, 20us), saturating("B", 100, 2ms)};
+    const Report report = play(scenario);
+    EXPECT_GE(report.gpus[0].utilization_percent, used);
+    EXPECT_NEAR(share_of(report, 0), share_of(report, 1), 0.5);
+  }
+}
+
+// A bursty program beside others does not make their turns long: its gaps are its own.
+TEST(Metered, GapsOfAProgramAreNotTakenForHandingOver) {
+  Scenario scenario = metered();
+  scenario.hand_over = 20us;
+  scenario.clients = {saturating("A", 100, 1ms), saturating("B", 100, 1ms),
+                      bursty("C", 100, 3ms, 1ms)};
+  EXPECT_LE(play(scenario).clients[2].longest_wait, 40ms);
+}
+
+// As measured on a real card (tests/gpu/compute): hand-overs of 60 us, and kernels of several
+// lengths beside each other.
+TEST(Metered, PairsLoseLittleToHandOvers) {
+  const struct {
+    int a, b;
+    double want_a, want_b;
+  } kPairs[] = {
+      {25, 75, 25, 75}, {30, 60, 30, 60}, {50, 50, 50, 50}, {50, 100, 50, 50}, {80, 80, 50, 50}};
+  const Duration kKernels[] = {10us, 200us, 2ms};
+  for (const auto& pair : kPairs) {
+    for (const Duration kernel_a : kKernels) {
+      for (const Duration kernel_b : kKernels) {
+        SCOPED_TRACE(testing::Message()
+                     << pair.a << "+" << pair.b << ", kernels of " << kernel_a.count() / 1000
+                     << " and " << kernel_b.count() / 1000 << " us");
+        Scenario scenario = metered(10s);
+        scenario.hand_over = 60us;
+        scenario.clients = {saturating("A", pair.a, kernel_a), saturating("B", pair.b, kernel_b)};
+        const Report report = play(scenario);
+        EXPECT_NEAR(share_of(report, 0), pair.want_a, 1);
+        EXPECT_NEAR(share_of(report, 1), pair.want_b, 1);
+        const double allowed = pair.want_a + pair.want_b;
+        EXPECT_GE(share_of(report, 0) + share_of(report, 1), 0.985 * allowed);
+      }
+    }
+  }
+}
+
+// No error adds up: after an hour shares are as exact as after five minutes.
+TEST(Metered, NothingDriftsInAnHour) {
+  for (const Duration lasts : {Duration(5min), Duration(60min)}) {
+    SCOPED_TRACE(lasts.count());
+    Scenario scenario = metered(lasts);
+    scenario.hand_over = 50us;
+    scenario.clients = {saturating("fine", 25, 10us), saturating("long", 40, 30ms),
+                        bursty("bursty", 20, 3ms, 27ms), saturating("rest", 100, 2ms)};
+    const Report report = play(scenario);
+    EXPECT_NEAR(share_of(report, 0), 25, 0.1);
+    EXPECT_NEAR(share_of(report, 1), 40, 0.1);
+    EXPECT_NEAR(share_of(report, 2), 8, 0.1) << "3 ms of 30, and of the waiting for long kernels";
+    EXPECT_GE(report.gpus[0].utilization_percent, 98.5);
+  }
+}
+
+// With what is earned while it runs a tenant could run again at once, for ever shorter times, each
+// with its hand-over.
+TEST(Metered, LimitsAreNotSpentInSlivers) {
+  Scenario scenario = metered();
+  scenario.hand_over = 50us;
+  scenario.clients = {saturating("A", 25, 10us), saturating("B", 40, 10us),
+                      saturating("rest", 100, 10us)};
+  const Report report = play(scenario);
+  EXPECT_NEAR(share_of(report, 0), 25, 0.1);
+  EXPECT_NEAR(share_of(report, 1), 40, 0.1);
+  EXPECT_GE(report.gpus[0].utilization_percent, 98.5);
 }
 
 TEST(Metered, ManyOverCommittedTenantsScale) {
@@ -160,6 +269,19 @@ TEST(Metered, OverCommittedTenantsKeepTheirOwnLimit) {
   scenario.clients[1].leaves = kLong / 2;
   const Report report = play(scenario);
   EXPECT_NEAR(share_of(report, 0), (50 + 80) / 2.0, 0.5);
+}
+
+// However long turns have become, a higher priority waits for the shortest only.
+TEST(Metered, AHigherPriorityStartsWithinOneTurn) {
+  for (const Duration hand_over : {Duration(50us), Duration(500us)}) {
+    SCOPED_TRACE(hand_over.count());
+    Scenario scenario = metered();
+    scenario.hand_over = hand_over;
+    scenario.clients = {saturating("A", 100, 1ms), bursty("B", 100, 60ms, 30ms),
+                        bursty("urgent", 100, 3ms, 100ms)};
+    scenario.clients[2].limits.priority = 5;
+    EXPECT_LE(play(scenario).clients[2].longest_wait, scenario.config.turn + 1ms + hand_over);
+  }
 }
 
 TEST(Metered, LowPriorityGetsWhatIsLeftButNeverNothing) {
