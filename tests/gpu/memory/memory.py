@@ -195,14 +195,17 @@ class Memory:
             yield training_overhead(self.bench, step, environment, options)
 
     def allocations(self, bytes_at_a_time, environment, options, rounds=5):
-        command = [self.bench.program("launch-cost"), "--allocations", "2000", "--size", bytes_at_a_time]
+        command = [self.bench.program("alloc-cost"), "2000", bytes_at_a_time]
         values = {"alone": [], "shared": []}
         for _ in range(rounds):
             for kind, times in values.items():
                 shared = options if kind == "shared" else None
                 _, texts = self.bench.wait([self.bench.start("allocations", command, environment, shared)],
                                            30)
-                times.append(float(result_of(texts["allocations"])["pair_us"]))
+                result = result_of(texts["allocations"])
+                if "pair_us" not in result:
+                    raise RuntimeError(f"alloc-cost, {kind}: {result['error']}")
+                times.append(float(result["pair_us"]))
         ratio = statistics.median(values["shared"]) / statistics.median(values["alone"])
         return {"name": f"allocation and free of {bytes_at_a_time}", **values, "unit": "us",
                 "ratio": round(ratio, 3), "limit": 1.2, "ok": ratio <= 1.2}
