@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the run.sh of the folders beside this one: start NAME SECONDS "SECTIONS" BUILD_DIR OUT [SECTION...]
 # becomes NAME/NAME.py, with everything in place and an end after so many seconds.
 start() {

@@ -12,7 +12,7 @@ import sys
 import time
 
 from bench import Bench, is_installed, result_of, run_sections, training_overhead
-from turns import Moves, idle_seconds, lost_of, switches
+from turns import Moves, activity, idle_seconds, lost_of, switches
 
 HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
@@ -55,8 +55,8 @@ class Sharing:
 
     def first_progress(self):
         """Seconds from the start to the first launch that was done, of each."""
-        return [round(min((int(word.split("=")[1]) for word in text.split() if word.startswith("at=")),
-                          default=0) / 1e9 - self.begin, 2) for text in self.texts.values()]
+        begins = [min(activity(text), default=[0])[0] / 1e9 for text in self.texts.values()]
+        return [round(max(begin - self.begin, 0), 2) for begin in begins]
 
     def last_words(self):
         return {name: self.texts[name][-300:] for name, code in self.codes.items() if code != 0}
