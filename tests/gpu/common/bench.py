@@ -126,14 +126,16 @@ class Bench:
 class Report:
     """Entries with a name and `ok`, in one file that is whole after each of them."""
 
-    def __init__(self, bench, title):
+    def __init__(self, bench, title, after):
         self.bench = bench
+        self.after = after  # what else is made of it each time
         self.path = bench.out / f"{bench.name}.json"
         self.content = {"command": title, "machine": machine(), "results": []}
 
     def add(self, entry):
         self.content["results"].append(entry)
         self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+        self.after(self.content, self.bench.out)
         print(json.dumps(entry), flush=True)
 
     def section(self, name, needs, measure):
@@ -148,22 +150,22 @@ class Report:
         except Exception as error:  # whatever it is: the others are still to be measured
             traceback.print_exc()
             self.add({"name": name, "ok": False, "error": repr(error)})
-        finally:
             self.bench.stop()
 
     def code(self):
         return 0 if all(entry.get("ok", True) for entry in self.content["results"]) else 1
 
 
-def run_sections(bench, title, sections, wanted):
+def run_sections(bench, title, sections, wanted, after=lambda content, out: None):
     """`sections`: name -> (seconds that it needs, function that yields entries). The exit code."""
     unknown = [name for name in wanted if name not in sections]
     if unknown:
         print(f"{bench.name}: no such section: {', '.join(unknown)}", file=sys.stderr)
         return 2
-    report = Report(bench, title)
+    report = Report(bench, title, after)
     for name in wanted or sections:
         report.section(name, *sections[name])
+    bench.stop()
     return report.code()
 
 
