@@ -29,6 +29,7 @@ struct Wanted {
   std::string name;
   LimitWish limits;
   wire::Backend backend = wire::Backend::Default;
+  uint32_t flags = 0;
   std::vector<std::string> words;
 };
 
@@ -49,6 +50,16 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
           fmt::format("--backend: '{}' is not one of {}", *text, config::kBackendNames));
     }
     wanted.backend = backend.value_or(wire::Backend::Default);
+  }
+  if (arguments.has("oversubscribe-self")) {
+    if (wanted.backend != wire::Backend::Default && wanted.backend != wire::Backend::Managed) {
+      wrong.push_back(fmt::format(
+          "--oversubscribe-self: only memory of the backend managed can be larger than the GPU, "
+          "not {}",
+          config::name_of(wanted.backend)));
+    }
+    wanted.backend = wire::Backend::Managed;
+    wanted.flags |= wire::kOversubscribeSelf;
   }
   wanted.name = arguments.value("name").value_or(default_name(wanted.words[0], ::getpid()));
   if (const auto named = check_run_name(wanted.name); !named) {
@@ -82,7 +93,8 @@ Result<Tenancy> take_part(const RunDirectory& directory, const Wanted& wanted) {
   for (int tries = 1;; ++tries) {
     auto connection = connect_or_start(directory);
     if (!connection) return connection.error();
-    auto joined = begin_run(connection->get(), wanted.name, wanted.limits, wanted.backend);
+    auto joined =
+        begin_run(connection->get(), wanted.name, wanted.limits, wanted.backend, wanted.flags);
     if (!joined) return joined.error();
     if (joined->closed && tries == kTries) return Error{joined->refusal};
     if (!joined->closed) return Tenancy{std::move(*connection), std::move(*joined)};
@@ -96,7 +108,8 @@ UniqueFd take_part_again(const std::string& directory, const Wanted& wanted) {
   if (!path) return UniqueFd();
   UniqueFd connection(wire::connect_to(path->c_str()));
   if (!connection) return UniqueFd();
-  const auto joined = begin_run(connection.get(), wanted.name, wanted.limits, wanted.backend);
+  const auto joined =
+      begin_run(connection.get(), wanted.name, wanted.limits, wanted.backend, wanted.flags);
   return joined && joined->accepted ? std::move(connection) : UniqueFd();
 }
 
@@ -111,6 +124,10 @@ int run_shared(const Wanted& wanted, const std::string& library, Streams streams
   if (!tenancy->joined.accepted) {
     return complain(streams, tenancy->joined.refusal,
                     tenancy->joined.other_version ? kFailed : kBadInput);
+  }
+  if (tenancy->joined.flags != wanted.flags) {
+    streams.err << "nvshare run: the scheduler is older than nvshare and does not know "
+                   "--oversubscribe-self: the program can have no more than the GPU\n";
   }
   TenantConnection connection;
   connection.socket = std::move(tenancy->connection);
@@ -157,6 +174,9 @@ Command run_command() {
   spec.options.push_back({"backend", 0, "NAME",
                           "what becomes of its memory: native stays on the GPU, swap can leave it, "
                           "managed is unified memory"});
+  spec.options.push_back({"oversubscribe-self", 0, "",
+                          "it may have more memory than the GPU by itself, which makes it slow; "
+                          "implies --backend managed"});
   spec.takes_program = true;
   spec.more =
       "Without a scheduler that answers, a private one is started; it ends by itself.\n"

@@ -61,6 +61,30 @@ TEST_F(Run, TheMemoryBackendReachesTheScheduler) {
             std::string::npos);
 }
 
+TEST_F(Run, AProgramLargerThanTheGpuIsAskedForInSoManyWords) {
+  EXPECT_EQ(run({"--name", "one", "--oversubscribe-self", "--", "true"}).code(), 0);
+  EXPECT_EQ(run({"--name", "two", "--oversubscribe-self", "--backend", "managed", "true"}).code(),
+            0);
+  EXPECT_EQ(installed_.runs(), "one 0 100 0 backend 3 flags 1\ntwo 0 100 0 backend 3 flags 1\n");
+  for (const char* backend : {"swap", "native"}) {
+    const auto refused = run({"--oversubscribe-self", "--backend", backend, "--", "true"});
+    EXPECT_EQ(refused.code(), 2);
+    EXPECT_EQ(refused.output,
+              std::string("nvshare run: --oversubscribe-self: only memory of the backend managed "
+                          "can be larger than the GPU, not ") +
+                  backend + "\n");
+  }
+}
+
+TEST_F(Run, ASchedulerThatDoesNotKnowOfThatIsNoReasonNotToRun) {
+  const auto outcome =
+      run({"--name", "of-an-older-scheduler", "--oversubscribe-self", "--", "true"});
+  EXPECT_EQ(outcome.code(), 0);
+  EXPECT_EQ(outcome.output,
+            "nvshare run: the scheduler is older than nvshare and does not know "
+            "--oversubscribe-self: the program can have no more than the GPU\n");
+}
+
 TEST_F(Run, WithoutWishesATenantIsNamedAfterTheProgramAndHasNoLimits) {
   Process process = start({"sh", "-c", "exit 0"});
   const pid_t pid = process.pid();

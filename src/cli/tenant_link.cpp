@@ -16,7 +16,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kAnswersWithin = 5s;
 
 Result<Joined> read_answer(const wire::Header* header) {
-  if (wire::as<wire::Welcome>(header) != nullptr) return Joined{true, "", false, false};
+  if (const auto* welcome = wire::as<wire::Welcome>(header)) {
+    return Joined{true, "", false, false, welcome->flags};
+  }
   const auto* refused = wire::as<wire::Refused>(header);
   if (refused == nullptr) return Error{"the scheduler's answer makes no sense"};
   Joined joined;
@@ -36,7 +38,7 @@ int receive(int connection, void* packet) {
 }  // namespace
 
 Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
-                         wire::Backend backend) {
+                         wire::Backend backend, uint32_t flags) {
   auto begin = wire::make<wire::RunBegin>();
   begin.magic = wire::kMagic;
   begin.major = wire::kMajor;
@@ -46,6 +48,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
   begin.core_limit = wish.cores.value_or(100);
   begin.priority = wish.priority.value_or(0);
   begin.backend = backend;
+  begin.flags = flags;
   // A scheduler that says why before it closes may have done so already: read on in any case.
   wire::send(connection, &begin.header, true);
   const auto deadline = Clock::now() + kAnswersWithin;
@@ -58,7 +61,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
     const int length = receive(connection, packet);
     if (length == -EAGAIN) continue;
     if (length == 0 || length == -ECONNRESET) {
-      return Joined{false, "the scheduler closed the connection", false, true};
+      return Joined{false, "the scheduler closed the connection", false, true, 0};
     }
     if (length < 0) return Error{fmt::format("the scheduler: {}", std::strerror(-length))};
     const auto* header = wire::look_at(packet, static_cast<size_t>(length));

@@ -15,11 +15,12 @@ struct Joined {
   std::string refusal;         // why not, in a line
   bool other_version = false;  // it was refused because the two do not understand each other
   bool closed = false;         // it went without a word, as one does that is about to end
+  uint32_t flags = 0;          // of those that were asked for, what it knows
 };
 
 // Asks for a tenant on a fresh connection to the program socket. The tenant lasts as long as the
 // connection and the processes below this one. An error when no answer comes.
 Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
-                         wire::Backend backend = wire::Backend::Default);
+                         wire::Backend backend = wire::Backend::Default, uint32_t flags = 0);
 
 }  // namespace nvshare::cli

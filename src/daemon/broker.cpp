@@ -222,7 +222,7 @@ Result<TenantId> Broker::tenant_for(const TenantName& name, const core::Limits& 
 }
 
 Result<TenantId> Broker::begin_run(const TenantName& name, const core::Limits& limits, Time now,
-                                   wire::Backend backend) {
+                                   wire::Backend backend, bool oversubscribes) {
   if (find_tenant(name.name) != nullptr) {
     return Error{fmt::format(
         "the name '{}' is taken by another tenant that runs now: give another with --name",
@@ -232,6 +232,7 @@ Result<TenantId> Broker::begin_run(const TenantName& name, const core::Limits& l
   if (!id) return id;
   tenants_.at(*id).open = true;
   tenants_.at(*id).backend = backend;
+  tenants_.at(*id).oversubscribes = oversubscribes;
   return id;
 }
 
@@ -337,6 +338,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.page = &page;
   client.own_limit = own_limit(hello);
   client.backend = tenant.backend == wire::Backend::Default ? backend_ : tenant.backend;
+  client.oversubscribes = tenant.oversubscribes && client.backend == wire::Backend::Managed;
   client.allocated = Bytes{static_cast<std::int64_t>(hello.allocated)};
   client.pinned = Bytes{static_cast<std::int64_t>(hello.pinned)};
   client.resident = Bytes{static_cast<std::int64_t>(hello.resident)};
@@ -365,6 +367,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);
+  client.beyond = beyond_with(client, client.allocated);
   book_rest(client, now);
   show_allocated(tenant, *gpu);
   update_watch(gpus_.at(*gpu), client.id);
@@ -377,7 +380,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
                                   {"program", client.program},
                                   {"allocated", client.allocated.count},
                                   {"resident", client.resident.count}});
-  if (client.booked != client.allocated) {
+  if (client.booked != client.to_book()) {
     log_.warn("client_over_limit", {{"client", client.id.value},
                                     {"tenant", of.is.name},
                                     {"allocated", client.allocated.count},

@@ -61,7 +61,8 @@ class Broker {
   Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now);
   // `nvshare run` makes a tenant and keeps it. An error when the name cannot be had.
   Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now,
-                             wire::Backend backend = wire::Backend::Default);
+                             wire::Backend backend = wire::Backend::Default,
+                             bool oversubscribes = false);
   void end_run(TenantId tenant, Time now);
   const TenantRecord* find_tenant(std::string_view name) const;
   // What all its processes together have there.
@@ -154,6 +155,14 @@ class Broker {
   Bytes room_on(GpuId gpu) const;
   Bytes room_within_limits(const ClientRecord& client) const;
   bool may_have_credit(const ClientRecord& client) const;
+  // Programs larger than their GPU: broker_oversubscribe.cpp.
+  Bytes room_for(const ClientRecord& client) const;
+  Bytes beyond_with(const ClientRecord& client, Bytes more) const;
+  Bytes beyond_and_away(const ClientRecord& client) const;
+  Bytes count_in(ClientRecord& client, MoveOrder& order, Bytes in, Bytes before);
+  void push_beyond(ClientRecord& client, Bytes bytes, Time now);
+  void fit_oversubscribed(Time now);
+  std::optional<Refusal> over_tenant_limit(const ClientRecord& client, Bytes bytes) const;
   void note_no_room(GpuRecord& gpu, Time now);
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);

@@ -148,6 +148,7 @@ void Broker::sample(Time now) {
   for (auto& [id, client] : clients_) client.page->scheduler.alive.fetch_add(1);
   sample_shares(now);
   forget_unused(now);
+  fit_oversubscribed(now);
   fill_arena();
   ask_for_arena(now);
 }

@@ -31,14 +31,14 @@ Bytes Broker::booked_pinned(const ClientRecord& client) {
 }
 
 Bytes Broker::booked_resident(const ClientRecord& client) {
-  return std::clamp(client.resident, booked_pinned(client), client.booked);
+  return std::clamp(client.resident - client.beyond, booked_pinned(client), client.booked);
 }
 
 // After the scheduler was away a client may have more than it would be given now. It has it anyway;
 // the core counts as much as the limit allows and the GPU can hold, and the rest as soon as they
 // do.
 void Broker::book_rest(ClientRecord& client, Time now) {
-  const Bytes rest = client.allocated - client.booked;
+  const Bytes rest = client.to_book() - client.booked;
   if (rest.count <= 0) return;
   revoke_all(client.gpu, now);
   const TenantRecord& tenant = tenants_.at(client.tenant);
@@ -66,7 +66,7 @@ void Broker::book_rest(ClientRecord& client, Time now) {
 
 // It has freed some, or less of it can move.
 void Broker::book_change(ClientRecord& client, Time now) {
-  client.booked = std::min(client.booked, client.allocated);
+  client.booked = std::min(client.booked, client.to_book());
   // Messages cross each other: what the core has not heard of as there yet cannot be less now.
   const Bytes resident = std::min(booked_resident(client), core_.view(client.id)->resident);
   const Bytes pinned = std::min(booked_pinned(client), resident);
@@ -88,9 +88,10 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
     return Refusal{std::max(Bytes{0}, *client.own_limit - client.allocated),
                    "more than the process's own limit"};
   }
-  if (client.booked != client.allocated && bytes > 0) {
+  if (client.booked != client.to_book() && bytes > 0) {
     return Refusal{Bytes{0}, "it has more than its limit already"};
   }
+  if (auto refusal = over_tenant_limit(client, to_bytes(bytes))) return refusal;
   return movable ? no_host_memory(client, to_bytes(bytes)) : std::nullopt;
 }
 
@@ -147,7 +148,10 @@ void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
 // program that does not know of that memory yet.
 void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
                   Time now) {
-  const Bytes bytes = to_bytes(message.bytes);
+  Bytes bytes = to_bytes(message.bytes);
+  Bytes beyond = beyond_with(client, bytes);
+  if (!movable) push_beyond(client, std::exchange(beyond, Bytes{}), now);
+  bytes -= beyond;
   const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
   auto taken = core_.step(core::MemoryChanged{client.id, client.booked + bytes, pinned,
                                               booked_resident(client), movable},
@@ -160,10 +164,15 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     return refuse_memory(client, message, {allowed, core::to_text(decision.reason)});
   }
   const core::ClientView view = *core_.view(client.id);
-  const bool fits = !movable || view.resident == view.allocated;
+  const bool fits = !movable || bytes == Bytes{} || view.resident == view.allocated;
+  client.beyond += beyond;
+  client.allocated += beyond;
+  if (fits) client.resident += beyond;
   count(client, bytes, movable, fits);
   answer(client, message, fits);
   follow(std::move(*taken), now);
+  // All of it is absent then, and comes in with the rest.
+  if (!fits && beyond > Bytes{}) book_change(client, now);
   if (movable) fill_arena();
 }
 
@@ -183,6 +192,9 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
   client.allocated -= to_bytes(message.bytes);
   client.resident -= to_bytes(message.resident);
   client.pinned -= to_bytes(message.pinned);
+  // What was absent was not beyond, for what is absent the core knows of.
+  client.beyond -= std::min(client.beyond, to_bytes(message.resident - message.pinned));
+  client.beyond = std::min(client.beyond, std::max(Bytes{}, client.allocated - client.pinned));
   // One that cannot move its memory need not say where it was.
   const Bytes unsaid = std::max(Bytes{}, client.pinned - client.allocated);
   client.pinned -= unsaid;
@@ -208,7 +220,8 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   if (client == nullptr) return;
   if (out) revoke(*client, now);
   const std::uint64_t number = next_order_++;
-  client->orders.push_back({number, out, bytes});
+  const Bytes beyond = out ? Bytes{} : beyond_and_away(*client);
+  client->orders.push_back({number, out, bytes, beyond});
   if (log_.writes(Level::Debug)) {
     log_.debug(out ? "swap_out" : "swap_in", {{"client", id.value},
                                               {"order", number},
@@ -217,7 +230,7 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   }
   const auto send = [&](auto message) {
     message.order = number;
-    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    message.bytes = static_cast<std::uint64_t>((bytes + beyond).count);
     outbox_.send(id, message.header);
   };
   out ? send(wire::make<wire::SwapOut>()) : send(wire::make<wire::SwapIn>());
@@ -231,7 +244,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
     return disconnect(
         client, fmt::format("moved memory for order {}, which it was not given", message.order));
   }
-  const Bytes may_come = ordered && !at->out ? at->left : Bytes{};
+  const Bytes may_come = ordered && !at->out ? at->left + at->beyond : Bytes{};
   const bool wrong_way = ordered && !at->out && message.out > 0;
   if (message.in > static_cast<std::uint64_t>(may_come.count) || wrong_way ||
       message.out > static_cast<std::uint64_t>(client.allocated.count) + kMost) {
@@ -244,7 +257,9 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   if (client.resident - out < Bytes{} - core::kMostMemory) {
     return disconnect(client, "has moved out far more than it has");
   }
+  const Bytes before = booked_resident(client);
   client.resident += in - out;
+  const Bytes came = client.oversubscribes && ordered ? count_in(client, *at, in, before) : in;
   const auto took = Duration{static_cast<std::int64_t>(
       std::min(message.took, static_cast<std::uint64_t>(kLongestMove.count())))};
   const Bytes copied = to_bytes(std::min(message.copied, message.out + message.in));
@@ -254,7 +269,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   gpus_.at(client.gpu).moves += moves;
   core::MemoryMoved event{client.id, booked_resident(client), took, {}, {}};
   if (ordered) {
-    at->left = std::max(Bytes{}, at->left - (at->out ? out : in));
+    at->left = std::max(Bytes{}, at->left - (at->out ? out : came));
     if (message.done != 0) {
       (at->out ? event.kept : event.missing) = at->left;
       client.orders.erase(at);
@@ -262,6 +277,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   }
   const auto taken = step(event, now);
   if (!taken) return disconnect(client, taken.error().message);
+  if (client.booked > client.to_book()) book_change(client, now);
   if (message.no_room != 0) note_no_room(gpus_.at(client.gpu), now);
 }
 

@@ -92,7 +92,8 @@ struct Control::Json {
             {"state", view ? core::name_of(view->state) : "idle"},
             {"allocated", client.allocated.count},
             {"resident", view ? view->resident.count : 0},
-            {"swapped", view ? (view->allocated - view->resident).count : 0},
+            {"swapped", view ? (view->allocated - view->resident + client.beyond).count : 0},
+            {"beyond", client.beyond.count},
             {"pinned", view ? view->pinned.count : 0},
             {"backend", config::name_of(client.backend)},
             {"moves", moves(client.moves)},
@@ -114,7 +115,7 @@ struct Control::Json {
       const auto view = broker().core().view(id);
       if (!view) continue;
       resident += view->resident;
-      swapped += view->allocated - view->resident;
+      swapped += view->allocated - view->resident + broker().clients().at(id).beyond;
       pinned += view->pinned;
     }
     return {{"name", tenant.is.name},
@@ -124,6 +125,7 @@ struct Control::Json {
             {"memory", of(tenant.limits.memory)},
             {"priority", tenant.limits.priority},
             {"paused", tenant.paused},
+            {"oversubscribe_self", tenant.oversubscribes},
             {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
             {"used", used == bills.end() ? 0 : used->second.count()},
             {"wanting", Broker::wanted(tenant, now).count()},
@@ -137,6 +139,9 @@ struct Control::Json {
 
   Bytes swapped_on(GpuId id) const {
     Bytes sum{};
+    for (const ClientId one : broker().gpus().at(id).clients) {
+      sum += broker().clients().at(one).beyond;
+    }
     for (const core::ClientView& client : snapshot.clients) {
       if (client.gpu == id) sum += client.allocated - client.resident;
     }

@@ -164,8 +164,11 @@ Bytes resident_on(const Broker& broker, GpuId gpu) {
 bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
   const GpuRecord& record = broker.gpus().at(gpu);
   const bool quiet =
-      std::all_of(record.clients.begin(), record.clients.end(),
-                  [&](const ClientId id) { return broker.clients().at(id).orders.empty(); });
+      std::all_of(record.clients.begin(), record.clients.end(), [&](const ClientId id) {
+        // Of a program that is larger than the GPU nobody knows how much is there.
+        const ClientRecord& client = broker.clients().at(id);
+        return client.orders.empty() && client.beyond == Bytes{};
+      });
   return std::exchange(before_, record.moves) == record.moves && quiet;
 }
 

@@ -245,9 +245,13 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
     return Error{
         fmt::format("there is no memory backend {}", static_cast<std::uint32_t>(message.backend))};
   }
+  const bool oversubscribes = (message.flags & wire::kOversubscribeSelf) != 0;
+  if (oversubscribes && message.backend != wire::Backend::Managed) {
+    return Error{"a program can only be larger than its GPU with the backend 'managed'"};
+  }
   return broker_->begin_run({TenantKind::Run, name, session.peer.uid},
                             lesser(*limits, most_for_a_run(session.peer)), reactor_.now(),
-                            message.backend);
+                            message.backend, oversubscribes);
 }
 
 // The tenant that the process belongs to beside any run; null when nobody of it has come yet.
@@ -311,6 +315,7 @@ void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
   welcome.when_lost = settings_.when_lost;
   welcome.backend =
       message.backend == wire::Backend::Default ? settings_.memory_backend : message.backend;
+  welcome.flags = message.flags & wire::kOversubscribeSelf;
   wire::put_text(welcome.tenant, sizeof welcome.tenant,
                  broker_->tenants().at(*tenant).is.name.c_str());
   if (wire::send(session.socket.get(), &welcome.header, false) < 0) return doom(session);

@@ -55,6 +55,7 @@ struct TenantRecord {
   TenantName is;
   core::Limits limits;
   wire::Backend backend = wire::Backend::Default;  // of its programs; Default: as configured
+  bool oversubscribes = false;                     // its programs may be larger than their GPU
   Moves moves;
   bool paused = false;
   bool open = false;  // its run is still connected
@@ -84,6 +85,7 @@ struct MoveOrder {
   std::uint64_t number = 0;
   bool out = false;
   Bytes left{};
+  Bytes beyond{};  // beside that: what the core does not know of
 };
 
 // A client's credit (wire/credit.h).
@@ -109,7 +111,9 @@ struct ClientRecord {
   // What is on the GPU. It says what has changed, from several threads: while messages have crossed
   // each other this can be more than allocated, or less than pinned.
   Bytes resident{};
-  Bytes booked{};  // what of it the core counts; less only after the scheduler was away
+  bool oversubscribes = false;
+  Bytes beyond{};  // what is too much for the GPU, and not counted by the core
+  Bytes booked{};  // what the core counts; less than the rest only after the scheduler was away
   CreditRecord movable_credit;
   CreditRecord pinned_credit;
   std::deque<MoveOrder> orders;
@@ -127,6 +131,8 @@ struct ClientRecord {
 
   // What it could allocate without asking.
   Bytes credit_left() const { return movable_credit.left + pinned_credit.left; }
+  // What the core is to count.
+  Bytes to_book() const { return allocated - beyond; }
 };
 
 // What is used of a GPU's memory beside what its clients have, with so many of them.

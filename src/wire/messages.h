@@ -92,6 +92,9 @@ struct Hello {
   char program[kNameLength];
 };
 
+// Of a RunBegin; those that are not known are passed over. A Welcome has those that were taken.
+inline constexpr uint32_t kOversubscribeSelf = 1;  // its programs may have more than their GPU
+
 struct RunBegin {
   static constexpr Type kType = Type::RunBegin;
   Header header;
@@ -103,7 +106,7 @@ struct RunBegin {
   int32_t core_limit;     // 1..100
   int32_t priority;
   Backend backend;
-  uint32_t reserved;
+  uint32_t flags;
 };
 
 // A question of a process that may never use a GPU (nvidia-smi).
@@ -181,7 +184,7 @@ struct Welcome {
   Watch watch;
   WhenLost when_lost;
   Backend backend;  // never Default
-  uint32_t reserved;
+  uint32_t flags;   // to a RunBegin
 };
 
 struct Refused {

@@ -59,6 +59,7 @@ class Job {
   bool add_to_ledger(Lane& lane, CUstream stream);
   bool add(CUdeviceptr address, std::uint64_t words, unsigned grid, CUstream stream);
   bool change_next_piece(CUstream stream);
+  bool read_next_piece(CUstream stream);
   bool submit(Lane& lane, std::int64_t count);
   bool settle(Lane& lane, int mark);
   bool check_ledger(Lane& lane);
@@ -75,15 +76,18 @@ class Job {
   CUfunction spin_{};
   CUfunction fill_{};
   CUfunction add_{};
+  CUfunction read_{};
   unsigned blocks_ = 1;  // that fill the device
   Duration operation_{};
-  // Memory, and how often all of it was changed (train).
+  // Memory, how much of it is changed (from its beginning: train, infer), and how often it was.
   struct Piece {
     CUdeviceptr address;
     std::size_t bytes;
+    std::size_t changing;
     unsigned passes;
   };
   std::vector<Piece> pieces_;
+  CUdeviceptr sink_ = 0;  // what read_ needs
   std::size_t next_piece_ = 0;
 
   std::atomic<std::int64_t> done_{0};

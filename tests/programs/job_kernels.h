@@ -9,10 +9,12 @@ namespace nvshare::programs {
 //   spin(nanoseconds)           takes that long
 //   fill32(data, value, count)  data[i] = value
 //   add32(data, value, count)   data[i] += value
+//   read32(out, data, bytes)    reads all of it; what becomes of out is not said
 inline constexpr char kJobKernels[] = R"(//@softgpu kernel noop = noop()
 //@softgpu kernel spin = spin(u64)
 //@softgpu kernel fill32 = fill(ptr, u32, u64)
 //@softgpu kernel add32 = add(ptr, u32, u64)
+//@softgpu kernel read32 = checksum(ptr, ptr, u64)
 .version 7.0
 .target sm_75
 .address_size 64
@@ -98,6 +100,42 @@ again:
   add.u64 %d2, %d2, %d4;
   bra again;
 done:
+  ret;
+}
+
+// Writes only a sum that hardly ever comes, so that nobody can do without the reading.
+.visible .entry read32(.param .u64 out, .param .u64 data, .param .u64 bytes)
+{
+  .reg .pred %p;
+  .reg .b32 %r<8>;
+  .reg .b64 %d<8>;
+  ld.param.u64 %d0, [data];
+  ld.param.u64 %d1, [bytes];
+  ld.param.u64 %d6, [out];
+  shr.u64 %d1, %d1, 2;
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mov.u32 %r6, 0;
+  mul.wide.u32 %d2, %r1, %r2;
+  cvt.u64.u32 %d3, %r3;
+  add.u64 %d2, %d2, %d3;
+  mul.wide.u32 %d4, %r4, %r2;
+again:
+  setp.ge.u64 %p, %d2, %d1;
+  @%p bra done;
+  shl.b64 %d5, %d2, 2;
+  add.u64 %d5, %d0, %d5;
+  ld.global.u32 %r5, [%d5];
+  add.u32 %r6, %r6, %r5;
+  add.u64 %d2, %d2, %d4;
+  bra again;
+done:
+  setp.ne.u32 %p, %r6, 0x5eed1e55;
+  @%p bra end;
+  st.global.u32 [%d6], %r6;
+end:
   ret;
 }
 )";

@@ -20,14 +20,14 @@ struct Flag {
 constexpr std::pair<std::string_view, Pattern> kPatterns[] = {
     {"saturate", Pattern::Saturate}, {"bursty", Pattern::Bursty}, {"sync", Pattern::Sync},
     {"graph", Pattern::Graph},       {"copy", Pattern::Copy},     {"memset", Pattern::Memset},
-    {"train", Pattern::Train}};
+    {"train", Pattern::Train},       {"infer", Pattern::Infer}};
 
 Result<void> set_pattern(JobOptions& options, Text text) {
   for (const auto& [name, pattern] : kPatterns) {
     if (name == text) return options.pattern = pattern, Result<void>{};
   }
-  return Error{
-      fmt::format("'{}' is none of saturate, bursty, sync, graph, copy, memset, train", text)};
+  return Error{fmt::format(
+      "'{}' is none of saturate, bursty, sync, graph, copy, memset, train, infer", text)};
 }
 
 Set duration(Duration JobOptions::*field, Duration least) {
@@ -101,8 +101,8 @@ const std::vector<Flag>& flags() {
        "mapped into one range",
        truth(&JobOptions::expandable)},
       {"--pattern", "P",
-       "saturate, bursty, sync, graph, copy, memset or train (changes all of its memory, "
-       "a piece before each kernel)",
+       "saturate, bursty, sync, graph, copy, memset, train (changes all of its memory, a piece "
+       "before each kernel) or infer (reads all of it, and changes half a percent)",
        set_pattern},
       {"--busy", "T", "bursty: how much work at a time (60ms)", duration(&JobOptions::busy, 1us)},
       {"--idle", "T", "bursty: how long it then does nothing (40ms)",
@@ -114,6 +114,7 @@ const std::vector<Flag>& flags() {
       {"--queue", "N", "launches between waits (8)", number(&JobOptions::queue, 1, 100'000)},
       {"--per-thread-stream", "", "each thread uses its own default stream",
        truth(&JobOptions::per_thread_stream)},
+      {"--fill", "", "fills its memory", truth(&JobOptions::fill)},
       {"--check", "",
        "fills its memory, and looks at the end whether everything is as it should be",
        truth(&JobOptions::check)},
@@ -157,10 +158,13 @@ Result<JobOptions> parse_job(const std::vector<std::string>& words) {
     return Error{"--streams and --per-thread-stream: only one of the two"};
   }
   if (options.per_thread_stream) options.streams = 0;
-  if (options.pattern == Pattern::Train) {
-    if (options.memory < options.piece) return Error{"--pattern train: needs --memory"};
+  if (options.pattern == Pattern::Train || options.pattern == Pattern::Infer) {
+    const auto* name = options.pattern == Pattern::Train ? "train" : "infer";
+    if (options.memory < options.piece) {
+      return Error{fmt::format("--pattern {}: needs --memory", name)};
+    }
     if (options.threads > 1 || options.streams > 1) {
-      return Error{"--pattern train: one thread and one stream"};
+      return Error{fmt::format("--pattern {}: one thread and one stream", name)};
     }
   }
   return options;

@@ -9,7 +9,7 @@
 
 namespace nvshare::programs {
 
-enum class Pattern { Saturate, Bursty, Sync, Graph, Copy, Memset, Train };
+enum class Pattern { Saturate, Bursty, Sync, Graph, Copy, Memset, Train, Infer };
 
 // What gpu-job is asked to do; job_help() says what each means.
 struct JobOptions {
@@ -27,6 +27,7 @@ struct JobOptions {
   int queue = 8;
   bool per_thread_stream = false;
   bool expandable = false;
+  bool fill = false;
   bool check = false;
   bool quiet = false;
   bool help = false;

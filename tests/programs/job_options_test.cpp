@@ -13,7 +13,7 @@ std::string error_of(const std::vector<std::string>& words) {
 TEST(JobOptions, AreWhatTheyAreCalled) {
   const auto options = parse_job({"--seconds", "1.5", "--kernel=20us", "--memory", "512Mi",
                                   "--pattern", "graph", "--threads", "3", "--queue", "5", "--check",
-                                  "--progress", "50ms", "--device", "1"});
+                                  "--fill", "--progress", "50ms", "--device", "1"});
   ASSERT_TRUE(options) << options.error().message;
   EXPECT_EQ(options->length, 1500ms);
   EXPECT_EQ(options->kernel, 20us);
@@ -24,6 +24,7 @@ TEST(JobOptions, AreWhatTheyAreCalled) {
   EXPECT_EQ(options->device, 1);
   EXPECT_EQ(options->progress, 50ms);
   EXPECT_TRUE(options->check);
+  EXPECT_TRUE(options->fill);
   EXPECT_FALSE(options->quiet);
 }
 
@@ -36,8 +37,9 @@ TEST(JobOptions, WhatIsWrongIsSaidInOneLine) {
   EXPECT_EQ(error_of({"--sconds", "1"}), "--sconds: no such option (see --help)");
   EXPECT_EQ(error_of({"--seconds"}), "--seconds: S is missing");
   EXPECT_EQ(error_of({"--check=yes"}), "--check: takes no value");
-  EXPECT_EQ(error_of({"--pattern", "slow"}),
-            "--pattern: 'slow' is none of saturate, bursty, sync, graph, copy, memset, train");
+  EXPECT_EQ(
+      error_of({"--pattern", "slow"}),
+      "--pattern: 'slow' is none of saturate, bursty, sync, graph, copy, memset, train, infer");
   EXPECT_EQ(error_of({"--streams", "2", "--per-thread-stream"}),
             "--streams and --per-thread-stream: only one of the two");
   for (const auto& [name, value] : {std::pair{"--seconds", "0"},
@@ -49,6 +51,15 @@ TEST(JobOptions, WhatIsWrongIsSaidInOneLine) {
                                     {"--launches", "0"},
                                     {"--progress", "1us"}}) {
     EXPECT_NE(error_of({name, value}), "") << name << " " << value;
+  }
+}
+
+TEST(JobOptions, WhoUsesItsMemoryHasSomeAndUsesItFromOneThread) {
+  for (const std::string pattern : {"train", "infer"}) {
+    EXPECT_EQ(error_of({"--pattern", pattern}), "--pattern " + pattern + ": needs --memory");
+    EXPECT_EQ(error_of({"--pattern", pattern, "--memory", "1Gi", "--threads", "2"}),
+              "--pattern " + pattern + ": one thread and one stream");
+    EXPECT_EQ(error_of({"--pattern", pattern, "--memory", "1Gi"}), "");
   }
 }
 

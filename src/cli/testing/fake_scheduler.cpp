@@ -117,10 +117,13 @@ class Server {
       return false;
     }
     runs_[connection] = name;
-    add_line(directory_ + "/runs", name + " " + std::to_string(begin->memory_limit) + " " +
-                                       std::to_string(begin->core_limit) + " " +
-                                       std::to_string(begin->priority) + backend_in(*begin));
-    const auto welcome = wire::make<wire::Welcome>();
+    add_line(directory_ + "/runs",
+             name + " " + std::to_string(begin->memory_limit) + " " +
+                 std::to_string(begin->core_limit) + " " + std::to_string(begin->priority) +
+                 backend_in(*begin) +
+                 (begin->flags != 0 ? " flags " + std::to_string(begin->flags) : ""));
+    auto welcome = wire::make<wire::Welcome>();
+    if (name != "of-an-older-scheduler") welcome.flags = begin->flags;
     return wire::send(connection, &welcome.header, false) == 0;
   }
 

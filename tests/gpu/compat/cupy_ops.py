@@ -2,7 +2,7 @@
 
 import cupy
 
-from common import Digest, finish
+from result import Digest, finish
 
 SCALE = cupy.RawKernel(
     r"""

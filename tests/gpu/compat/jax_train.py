@@ -9,7 +9,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true --xla_gpu_a
 import jax
 import jax.numpy as jnp
 
-from common import Digest, finish
+from result import Digest, finish
 
 
 def forward(parameters, x):

@@ -1,17 +1,6 @@
 """What compat.py found, for people and for programs."""
 
 import json
-import subprocess
-
-
-def machine():
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout
-    except OSError:
-        answer = ""
-    parts = [part.strip() for part in answer.split("\n")[0].split(",")]
-    return {"gpu": parts[0], "driver": parts[1] if len(parts) > 1 else ""}
 
 
 def verdict(entry):

@@ -3,7 +3,7 @@
 import torch_model
 import torch
 
-from common import Digest, finish
+from result import Digest, finish
 
 
 def main():

@@ -5,7 +5,7 @@ import argparse
 import torch_model
 import torch
 
-from common import Digest, finish, median_step
+from result import Digest, finish, median_step
 
 
 def main():

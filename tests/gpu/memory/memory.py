@@ -2,172 +2,229 @@
 
 memory.py BUILD_DIR OUT [SECTION...]; see run.sh."""
 
+import functools
 import json
 import os
 import pathlib
-import re
-import signal
+import statistics
 import subprocess
 import sys
 import time
 
+from bench import Bench, is_installed, result_of, run_sections, training_overhead
+from turns import Moves, activity, idle_seconds, lost_of, switches
+
+HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
-# Of each job, in launches; one takes about 3.5 ms.
-LAUNCHES = int(os.environ.get("MEMORY_LAUNCHES", "13000"))
-SECTIONS = ("pair", "pair30", "four")
+# To try it on a small (software) card: sizes, and times and amounts of work, are divided by these.
+SCALE = int(os.environ.get("MEMORY_SCALE", "1"))
+SPEED = int(os.environ.get("MEMORY_SPEED", "1"))
+LAUNCHES = int(os.environ.get("MEMORY_LAUNCHES", "13000")) // SPEED  # of 80 GiB; one takes 3.5 to 5 ms
+LOOK = 0.02  # seconds between questions about moves
 
 
-class Bench:
-    def __init__(self, build, out):
-        self.build = pathlib.Path(build).resolve()
-        self.out = pathlib.Path(out).resolve()
-        self.out.mkdir(parents=True, exist_ok=True)
-        self.nvshare = str(self.build / "bin" / "nvshare")
-        self.running = []
-        self.runs = 0
+def size(gib):
+    return f"{gib * 1024 // SCALE}Mi"
 
-    def environment(self, settings):
-        self.runs += 1
-        # A scheduler of its own for each run; short, for there is a limit to paths of sockets.
-        return {**os.environ, "NVSHARE_RUN_DIR": f"/tmp/nvshare-memory-{os.getpid()}-{self.runs}",
-                "PYTHONDONTWRITEBYTECODE": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **settings}
 
-    def start(self, name, command, environment, shared):
-        prefix = [self.nvshare, "run", "--name", name, "--"] if shared else []
-        log = open(self.out / f"{self.runs:02}-{name}-{'shared' if shared else 'alone'}.log", "w+")
-        process = subprocess.Popen(prefix + command, stdout=log, stderr=subprocess.STDOUT,
-                                   env=environment, start_new_session=True)
-        self.running.append(process)
-        return process, log
+def fixed(seconds):
+    return {"NVSHARE_QUANTUM_MODE": "fixed", "NVSHARE_QUANTUM_FIXED": f"{seconds * 1000 // SPEED}ms"}
 
-    def stop(self):
-        """Ends what runs: the GPU is not ours alone."""
-        for process in self.running:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
 
-    def status(self, environment):
-        try:
-            answer = subprocess.run([self.nvshare, "status", "--json"], env=environment,
-                                    capture_output=True, timeout=5, check=False).stdout
-            return json.loads(answer)
-        except (ValueError, subprocess.TimeoutExpired):
-            return {}
+def job(bench, pattern, gib, launches):
+    # A launch is waited for by itself, while the next is there already: so progress is exact.
+    # What is never changed is filled first: memory that is all zeros need not be moved.
+    return [bench.program("gpu-job"), "--pattern", pattern, *(["--fill"] if pattern == "infer" else []),
+            "--memory", size(gib), "--piece", size(1), "--kernel", "3ms", "--queue", "1",
+            "--launches", str(launches), "--progress", "5ms"]
 
-    def run(self, jobs, settings=None, shared=True, limit=400):
-        """Starts the jobs (name -> command) together and waits for all of them."""
-        environment = self.environment(settings or {})
+
+class Sharing:
+    """A run of several commands at the same time, and everything that was seen of it."""
+
+    def __init__(self, bench, jobs, settings, limit, options=("--backend", "swap")):
+        environment = bench.environment(settings)
         begin = time.monotonic()
-        started = {name: self.start(name, command, environment, shared)
-                   for name, command in jobs.items()}
-        last = {}
-        while any(process.poll() is None for process, _ in started.values()):
-            if time.monotonic() - begin > limit:
-                self.stop()
-            if shared:
-                now = self.status(environment)
-                # As long as there is something to be told about.
-                if now.get("gpus") and now["gpus"][0].get("clients", 0) == len(jobs):
-                    last = now
-            time.sleep(0.5)
+        started = [bench.start(name, command, environment, options) for name, command in jobs.items()]
+        self.moves = Moves(begin)
+        self.codes, self.texts = bench.wait(
+            started, limit, lambda: self.moves.look(time.monotonic(), bench.status(environment)), LOOK)
+        self.seconds = round(time.monotonic() - begin, 2)
+        self.good = all(code == 0 for code in self.codes.values())
+        self.begin = begin
+
+    def first_progress(self):
+        """Seconds from the start to the first launch that was done, of each."""
+        begins = [min(activity(text), default=[0])[0] / 1e9 for text in self.texts.values()]
+        return [round(max(begin - self.begin, 0), 2) for begin in begins]
+
+    def last_words(self):
+        return {name: self.texts[name][-300:] for name, code in self.codes.items() if code != 0}
+
+
+class Memory:
+    def __init__(self, bench):
+        self.bench = bench
+
+    @functools.cached_property
+    def speed_of_link(self):
+        """GiB/s of plain pinned copies: out, in, and both at once together."""
+        path = self.bench.out / "link.json"
+        subprocess.run([self.bench.program("swap_bench"), "--sizes", size(8), "--no-checkpoint", "--out",
+                        str(path)], stdout=subprocess.DEVNULL, timeout=90, check=True)
+        return json.loads(path.read_text())
+
+    def link(self):
+        measured = self.speed_of_link
+        yield {"name": "link", **measured["plain_copy"], "swap": measured["swap"], "ok": True}
+
+    @functools.lru_cache
+    def alone(self, gib, pattern="train"):
+        """Without nvshare: seconds beside the work, and of a launch. Jobs' work is so many launches."""
+        launches = max(LAUNCHES // 4, 100)
+        command = job(self.bench, pattern, gib, launches)
+        begin = time.monotonic()
+        codes, texts = self.bench.wait([self.bench.start("alone", command, self.bench.environment())],
+                                       150, every=0.01)
         seconds = time.monotonic() - begin
-        texts = {}
-        codes = {}
-        for name, (process, log) in started.items():
-            codes[name] = process.wait()
-            log.seek(0)
-            texts[name] = log.read()
-            log.close()
-        return {"seconds": round(seconds, 2), "codes": codes, "texts": texts, "status": last}
+        if codes["alone"] != 0:
+            raise RuntimeError("alone: " + texts["alone"][-300:])
+        worked = float(result_of(texts["alone"])["seconds"])
+        return {"start_and_end_s": round(seconds - worked, 3), "launch_s": worked / launches}
 
+    def alone_seconds(self, gib, launches):
+        known = self.alone(gib)
+        return known["start_and_end_s"] + launches * known["launch_s"]
 
-def job(bench, gib, launches, *more):
-    return [str(bench.build / "bin" / "gpu-job"), "--pattern", "train", "--memory", f"{gib}Gi",
-            "--piece", "1Gi", "--kernel", "3ms", "--queue", "4", "--launches", str(launches),
-            "--progress", "20ms", *more]
+    def together(self, name, sizes, quantum, limit, launches):
+        """Jobs of these sizes (GiB) together, against one after the other without nvshare."""
+        serial = sum(self.alone_seconds(gib, launches) for gib in sizes)
+        jobs = {f"job{i}": job(self.bench, "train", gib, launches) for i, gib in enumerate(sizes)}
+        shared = Sharing(self.bench, jobs, fixed(quantum), 1.5 * serial + 60)
+        deficit = sum(sizes) * GIB / SCALE - shared.moves.gpu().get("memory_safe", 0)
+        entry = {
+            "name": name, "sizes_gib": sizes, "quantum_s": quantum / SPEED, "launches": launches,
+            "alone": {gib: self.alone(gib) for gib in set(sizes)},
+            "one_after_the_other_s": round(serial, 2), "together_s": shared.seconds,
+            "makespan_ratio": round(shared.seconds / serial, 4), "makespan_limit": limit,
+            "first_progress_s": shared.first_progress(), "idle_s": idle_seconds(shared.texts),
+            "deficit_gib": round(deficit / GIB, 3), "moved": shared.moves.total(),
+            "outs": [one for job_name in jobs for one in shared.moves.outs(job_name)],
+            "failed": shared.last_words(),
+        }
+        entry["makespan_ok"] = shared.good and entry["makespan_ratio"] <= limit
+        entry["ok"] = entry["makespan_ok"]
+        return entry, shared
 
+    def two(self, name, quantum, limit, launches):
+        """Two of 80 GiB: also what each switch may cost."""
+        both_ways = self.speed_of_link["plain_copy"]["both_at_once"]
+        entry, shared = self.together(name, [80, 80], quantum, limit, launches)
+        entry.update(lost_of(switches(shared.texts, self.alone(80)["launch_s"])))
+        entry["lost_limit_s"] = round(1.25 * 2 * entry["deficit_gib"] / both_ways, 3)
+        if entry["switches"] > 0:
+            entry["out_per_switch_of_deficit"] = round(
+                entry["moved"]["out"] / entry["switches"] / max(entry["deficit_gib"] * GIB, 1), 3)
+        for kind in ("median", "mean"):
+            value = entry.get(f"lost_{kind}_s")
+            entry[f"lost_{kind}_ok"] = value is not None and value <= entry["lost_limit_s"]
+        entry["ok"] = entry["makespan_ok"] and entry["lost_median_ok"] and entry["lost_mean_ok"]
+        yield entry
 
-def activity(text):
-    """When a job got something done: (from, to) in nanoseconds, gaps of 150 ms apart."""
-    samples = [(int(a), int(b)) for a, b in re.findall(r"progress at=(\d+) kernels=(\d+)", text)]
-    spans = []
-    for (_, before), (now, done) in zip(samples, samples[1:]):
-        if done == before:
-            continue
-        if spans and now - spans[-1][1] < 150e6:
-            spans[-1][1] = now
-        else:
-            spans.append([now, now])
-    return spans
+    def four(self):
+        yield self.together("four", [40, 40, 40, 30], 10, 1.02, LAUNCHES // 2)[0]
 
+    def inference(self):
+        """Two of 80 GiB that change half a percent of it: what is unchanged need not be copied out."""
+        limit = 0.1
+        known = self.alone(80, "infer")
+        launches = int(32 / SPEED / known["launch_s"])
+        jobs = {f"server{i}": job(self.bench, "infer", 80, launches) for i in range(2)}
+        shared = Sharing(self.bench, jobs, fixed(5), 160)
+        outs = {name: shared.moves.outs(name) for name in jobs}
+        # The host has nothing yet when memory leaves for the first time.
+        later = [one for all_of_it in outs.values() for one in all_of_it[1:]]
+        entry = {"name": "inference", "sizes_gib": [80, 80], "quantum_s": 5 / SPEED, "launches": launches,
+                 "together_s": shared.seconds, "first_outs": [one[0] for one in outs.values() if one],
+                 "outs": later, "out_limit_s": limit, "moved": shared.moves.total(),
+                 **lost_of(switches(shared.texts, known["launch_s"])), "failed": shared.last_words()}
+        if later:
+            entry["out_worst_s"] = max(one["took_s"] for one in later)
+            entry["out_median_s"] = statistics.median(one["took_s"] for one in later)
+            entry["copied_per_out"] = round(statistics.mean(one["copied"] for one in later))
+        entry["ok"] = shared.good and bool(later) and entry["out_worst_s"] <= limit
+        yield entry
 
-def switches(texts):
-    """Seconds between the end of one job's turn and the beginning of the other's."""
-    turns = sorted((span[0], span[1], name) for name, text in texts.items() for span in activity(text))
-    lost = []
-    for (_, end, name), (begin, _, following) in zip(turns, turns[1:]):
-        if name != following:
-            lost.append(round((begin - end) / 1e9, 3))
-    return lost
+    def torch(self):
+        """A training that must not notice that it is swapped out and in."""
+        if not is_installed("torch"):
+            yield {"name": "torch", "skipped": "torch is not installed"}
+            return
+        program = [sys.executable, str(HERE / "torch_swap.py"), "--ballast", str(76 // SCALE)]
+        environment = self.bench.environment()
+        _, texts = self.bench.wait([self.bench.start("reference", program + ["--seconds", "32"],
+                                                     environment)], 120)
+        reference = result_of(texts["reference"])
+        if "steps" not in reference:
+            raise RuntimeError("reference: " + reference["error"])
+        jobs = {f"train{i}": program + ["--steps", str(reference["steps"])] for i in range(2)}
+        for allocator in ("", "expandable_segments:True"):
+            settings = {**fixed(1), **({"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {})}
+            shared = Sharing(self.bench, jobs, settings, 200)
+            said = {name: result_of(text) for name, text in shared.texts.items()}
+            entry = {"name": "torch " + (allocator or "default allocator"), "steps": reference["steps"],
+                     "seconds": shared.seconds, "reference": reference, "swaps_least": 20,
+                     "swaps": [len(shared.moves.outs(name)) for name in jobs],
+                     "moved": shared.moves.total(), "failed": shared.last_words()}
+            for key in ("losses", "ballast", "digest"):
+                entry[f"{key}_equal"] = all(one.get(key) == reference[key] for one in said.values())
+            if not entry["digest_equal"]:
+                entry["said"] = said
+            entry["ok"] = (shared.good and entry["losses_equal"] and entry["ballast_equal"] and
+                           entry["digest_equal"] and min(entry["swaps"]) >= entry["swaps_least"])
+            yield entry
 
+    def overhead(self):
+        """A card that is large enough for all: what the backend costs."""
+        environment = self.bench.environment()
+        options = ("--backend", "swap")
+        for bytes_at_a_time in ("2Mi", "20Mi", "512"):
+            yield self.allocations(bytes_at_a_time, environment, options)
+        if is_installed("torch"):
+            step = [sys.executable, str(HERE.parent / "compat" / "torch_eager.py"), "--time", "40"]
+            yield training_overhead(self.bench, step, environment, options)
 
-def moves(result):
-    gpus = result["status"].get("gpus") or [{}]
-    return gpus[0].get("moves", {}), gpus[0]
-
-
-def alone_seconds(bench, gib, launches, known={}):
-    """One job by itself, without nvshare."""
-    if (gib, launches) not in known:
-        result = bench.run({"alone": job(bench, gib, launches)}, shared=False)
-        known[(gib, launches)] = result["seconds"] if result["codes"]["alone"] == 0 else None
-    return known[(gib, launches)]
-
-
-def shared_jobs(bench, name, sizes, quantum, limit, launches):
-    """Jobs of these sizes (GiB) together, against one after the other."""
-    serial = sum(alone_seconds(bench, gib, launches) or 1e9 for gib in sizes)
-    jobs = {f"job{i}": job(bench, gib, launches) for i, gib in enumerate(sizes)}
-    settings = {"NVSHARE_QUANTUM_MODE": "fixed", "NVSHARE_QUANTUM_FIXED": quantum}
-    result = bench.run(jobs, settings)
-    moved, gpu = moves(result)
-    lost = switches(result["texts"])
-    deficit = sum(sizes) * GIB - gpu.get("memory_safe", 0)
-    entry = {
-        "name": name, "sizes_gib": sizes, "quantum": quantum, "one_after_the_other_s": round(serial, 2),
-        "together_s": result["seconds"], "makespan_ratio": round(result["seconds"] / serial, 4),
-        "makespan_limit": limit, "switches": len(lost), "lost_per_switch_s": sorted(lost),
-        "deficit_gib": round(deficit / GIB, 2), "moved": moved,
-        "codes": list(result["codes"].values()),
-    }
-    if lost:
-        entry["out_per_switch_of_deficit"] = round(moved.get("out", 0) / len(lost) / max(deficit, 1), 3)
-        entry["lost_median_s"] = sorted(lost)[len(lost) // 2]
-    entry["ok"] = entry["makespan_ratio"] <= limit and all(code == 0 for code in entry["codes"])
-    return entry
+    def allocations(self, bytes_at_a_time, environment, options, rounds=5):
+        command = [self.bench.program("alloc-cost"), "2000", bytes_at_a_time]
+        values = {"alone": [], "shared": []}
+        for _ in range(rounds):
+            for kind, times in values.items():
+                shared = options if kind == "shared" else None
+                _, texts = self.bench.wait([self.bench.start("allocations", command, environment, shared)],
+                                           30)
+                result = result_of(texts["allocations"])
+                if "pair_us" not in result:
+                    raise RuntimeError(f"alloc-cost, {kind}: {result['error']}")
+                times.append(float(result["pair_us"]))
+        ratio = statistics.median(values["shared"]) / statistics.median(values["alone"])
+        return {"name": f"allocation and free of {bytes_at_a_time}", **values, "unit": "us",
+                "ratio": round(ratio, 3), "limit": 1.2, "ok": ratio <= 1.2}
 
 
 def main(words):
-    build, out, *sections = words
-    bench = Bench(build, out)
-    signal.signal(signal.SIGTERM, lambda *_: (bench.stop(), sys.exit(1)))
-    results = {"command": "tests/gpu/memory/run.sh build/dev out " + " ".join(sections), "results": []}
-    for section in sections or SECTIONS:
-        if section == "pair":
-            entry = shared_jobs(bench, "pair", [80, 80], "10s", 1.07, LAUNCHES)
-        elif section == "pair30":
-            entry = shared_jobs(bench, "pair30", [80, 80], "30s", 1.03, 2 * LAUNCHES)
-        elif section == "four":
-            entry = shared_jobs(bench, "four", [40, 40, 40, 30], "10s", 1.02, LAUNCHES // 2)
-        else:
-            print(f"memory: no such section: {section}", file=sys.stderr)
-            return 2
-        results["results"].append(entry)
-        print(json.dumps(entry), flush=True)
-        with open(bench.out / "memory.json", "w") as file:
-            json.dump(results, file, indent=1)
-            file.write("\n")
-    return 0 if all(entry["ok"] for entry in results["results"]) else 1
+    build, out, *wanted = words
+    memory = Memory(Bench("memory", build, out))
+    sections = {
+        "link": (20, memory.link),
+        "pair": (220, lambda: memory.two("pair", 10, 1.07, LAUNCHES)),
+        "pair30": (330, lambda: memory.two("pair30", 30, 1.03, 2 * LAUNCHES)),
+        "four": (200, memory.four),
+        "inference": (110, memory.inference),
+        "torch": (240, memory.torch),
+        "overhead": (120, memory.overhead),
+    }
+    title = "tests/gpu/memory/run.sh build/dev out " + " ".join(wanted)
+    return run_sections(memory.bench, title, sections, wanted)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,216 @@
+"""Starts programs on a real card, unshared and under `nvshare run`, and writes down what comes of it."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+
+
+@dataclasses.dataclass
+class Running:
+    name: str
+    process: subprocess.Popen
+    log: object
+    begin: float  # time.monotonic(), which is the clock of gpu-job's progress, too
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+
+class Bench:
+    """The programs of nvshare, a folder for what is written, and the time that there is."""
+
+    def __init__(self, name, build, out, settings=None):
+        self.name = name
+        self.build = pathlib.Path(build).resolve()
+        self.out = pathlib.Path(out).resolve()
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.nvshare = self.program("nvshare")
+        self.settings = settings or {}
+        self.end = time.monotonic() + float(os.environ.get("BENCH_SECONDS", "580"))
+        self.schedulers = 0
+        self.runs = 0
+        self.running = []
+        # run.sh's limit: nothing is left behind on the GPU.
+        signal.signal(signal.SIGTERM, lambda *_: (self.stop(), sys.exit(1)))
+
+    def program(self, name):
+        return str(self.build / "bin" / name)
+
+    def left(self):
+        """Seconds until there is no more time."""
+        return self.end - time.monotonic()
+
+    def environment(self, settings=None):
+        """For programs that are to share one scheduler: each call is another one."""
+        self.schedulers += 1
+        return {
+            **os.environ,
+            # Short, for there is a limit to paths of sockets.
+            "NVSHARE_RUN_DIR": f"/tmp/nvshare-{self.name}-{os.getpid()}-{self.schedulers}",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            **self.settings,
+            **(settings or {}),
+        }
+
+    def start(self, name, command, environment, shared=None, **more):
+        """`shared`: the options of `nvshare run`; None: without nvshare."""
+        self.runs += 1
+        prefix = [] if shared is None else [self.nvshare, "run", "--name", name, *shared, "--"]
+        kind = "alone" if shared is None else "shared"
+        log = open(self.out / f"{self.runs:03}-{name}-{kind}.log", "w+")
+        process = subprocess.Popen(prefix + command, stdout=log, stderr=subprocess.STDOUT,
+                                   env=environment, start_new_session=True, **more)
+        one = Running(name, process, log, time.monotonic())
+        self.running.append(one)
+        return one
+
+    def wait(self, started, limit, watch=lambda: None, every=0.05):
+        """Until all have ended, at most so many seconds. Their exit codes and what they said."""
+        end = min(time.monotonic() + limit, self.end)
+        while any(one.process.poll() is None for one in started):
+            if time.monotonic() > end:
+                self.stop(started)
+                break
+            watch()
+            time.sleep(every)
+        codes = {one.name: one.process.wait() for one in started}
+        texts = {one.name: one.text() for one in started}
+        self.forget(started)
+        return codes, texts
+
+    def stop(self, some=None):
+        """Ends what runs: the GPU is not ours alone."""
+        for one in self.running if some is None else some:
+            if one.process.poll() is None:
+                os.killpg(one.process.pid, signal.SIGKILL)
+                one.process.wait()
+
+    def forget(self, started):
+        for one in started:
+            one.log.close()
+            self.running.remove(one)
+
+    def ask(self, environment, **request):
+        """The scheduler's answer to a request (docs/protocol.md); {} when there is none."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(5)
+                connection.connect(environment["NVSHARE_RUN_DIR"] + "/control.sock")
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                answer = b""
+                while not answer.endswith(b"\n"):
+                    part = connection.recv(1 << 16)
+                    if not part:
+                        return {}
+                    answer += part
+            return json.loads(answer)
+        except (OSError, ValueError):
+            return {}
+
+    def status(self, environment):
+        return self.ask(environment, op="status")
+
+
+class Report:
+    """Entries with a name and `ok`, in one file that is whole after each of them."""
+
+    def __init__(self, bench, title, after):
+        self.bench = bench
+        self.after = after  # what else is made of it each time
+        self.path = bench.out / f"{bench.name}.json"
+        self.content = {"command": title, "machine": machine(), "results": []}
+
+    def add(self, entry):
+        self.content["results"].append(entry)
+        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+        self.after(self.content, self.bench.out)
+        print(json.dumps(entry), flush=True)
+
+    def section(self, name, needs, measure):
+        """Runs `measure`, which yields entries. What goes wrong is an entry, too."""
+        if self.bench.left() < needs:
+            self.add({"name": name, "ok": False, "error": f"needs {needs} s, and there is less left"})
+            return
+        begin = time.monotonic()
+        try:
+            for entry in measure():
+                self.add({"section": name, **entry, "section_s": round(time.monotonic() - begin, 1)})
+        except Exception as error:  # whatever it is: the others are still to be measured
+            traceback.print_exc()
+            self.add({"name": name, "ok": False, "error": repr(error)})
+            self.bench.stop()
+
+    def code(self):
+        return 0 if all(entry.get("ok", True) for entry in self.content["results"]) else 1
+
+
+def run_sections(bench, title, sections, wanted, after=lambda content, out: None):
+    """`sections`: name -> (seconds that it needs, function that yields entries). The exit code."""
+    unknown = [name for name in wanted if name not in sections]
+    if unknown:
+        print(f"{bench.name}: no such section: {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    report = Report(bench, title, after)
+    for name in wanted or sections:
+        report.section(name, *sections[name])
+    bench.stop()
+    return report.code()
+
+
+def machine():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout
+    except OSError:
+        answer = ""
+    parts = [part.strip() for part in answer.split("\n")[0].split(",")]
+    return {"gpu": parts[0], "driver": parts[1] if len(parts) > 1 else ""}
+
+
+def is_installed(module):
+    return importlib.util.find_spec(module) is not None
+
+
+def result_of(text):
+    """What a program said in its RESULT line, or a program of ours in its own; or its last words."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("RESULT "):
+            return json.loads(line[len("RESULT "):])
+        if line.startswith(("launches=", "allocations=", "kernels=")):
+            return dict(word.split("=", 1) for word in line.split())
+    return {"error": text[-400:]}
+
+
+def overhead_of(name, limit, alone, shared):
+    """How much more the median of `shared` is, in percent."""
+    entry = {"name": name, "limit_percent": limit, "alone": alone, "shared": shared}
+    if alone and shared:
+        more = statistics.median(shared) / statistics.median(alone) - 1
+        entry["percent"] = round(100 * more, 3)
+    entry["ok"] = "percent" in entry and entry["percent"] <= limit
+    return entry
+
+
+def training_overhead(bench, command, environment, options=(), rounds=5):
+    """A training step in PyTorch, unshared and shared in turns, against its limit."""
+    values = {"alone": [], "shared": []}
+    for _ in range(rounds):
+        for kind, times in values.items():
+            shared = list(options) if kind == "shared" else None
+            _, texts = bench.wait([bench.start("step", command, environment, shared)], 60)
+            result = result_of(texts["step"])
+            if "step_ms" in result:
+                times.append(result["step_ms"])
+    return overhead_of("PyTorch training step", 0.5, values["alone"], values["shared"])

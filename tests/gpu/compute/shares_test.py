@@ -1,0 +1,36 @@
+"""python3 shares_test.py: what is read from progress, and what limits promise."""
+
+import unittest
+
+from shares import effective_after, fair, progress_of, rate
+
+
+class SharesTest(unittest.TestCase):
+    def test_units_go_on_over_several_runs(self):
+        text = ("ready unit_ms=1\nprogress at=1000000000 units=10\nprogress at=2000000000 units=30\ndone\n"
+                "progress at=5000000000 units=4\nprogress at=broken\n")
+        self.assertEqual(progress_of(text), [(1.0, 10), (2.0, 30), (5.0, 34)])
+
+    def test_a_rate_is_between_the_moments_at_which_work_was_done(self):
+        samples = [(0.0, 0), (2.0, 1), (4.0, 2), (6.0, 3), (9.5, 9)]
+        self.assertEqual(rate(samples, 1, 7), 0.5)
+        self.assertIsNone(rate(samples, 1, 3))
+        self.assertIsNone(rate([], 1, 3))
+
+    def test_limits(self):
+        self.assertEqual(fair({"a": 25, "b": 75}), {"a": 25, "b": 75})
+        self.assertEqual(fair({"a": 30, "b": 60}), {"a": 30, "b": 60})
+        self.assertEqual(fair({"a": 80, "b": 80}), {"a": 50, "b": 50})
+        self.assertEqual(fair({"a": 50, "b": 100}), {"a": 50, "b": 50})
+        self.assertEqual(fair({"a": 100, "b": 20, "c": 100}), {"a": 40, "b": 20, "c": 40})
+
+    def test_when_a_limit_is_in_force(self):
+        def share(begin, end):  # 30 before 10.1, 70 from then on
+            return 30 + 40 * max(0.0, end - max(begin, 10.1)) / (end - begin)
+
+        self.assertAlmostEqual(effective_after(share, 10, 70), 0.04, places=3)
+        self.assertIsNone(effective_after(share, 10, 10))
+
+
+if __name__ == "__main__":
+    unittest.main()

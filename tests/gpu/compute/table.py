@@ -1,0 +1,28 @@
+"""What compute.py found, for people."""
+
+
+def text_of(numbers):
+    return ", ".join(f"{value:g}" for value in numbers.values())
+
+
+def row_of(entry, cell):
+    columns = [entry["name"], text_of(cell.get("limits", {})), text_of(cell.get("wanted", {})),
+               text_of(cell.get("shares", {})), str(cell.get("total", "")),
+               "" if cell.get("clock") is None else str(cell["clock"][0])]
+    if "effective_after_s" in cell:
+        columns[4] = f"after {cell['effective_after_s']} s"
+    return "| " + " | ".join([*columns, "yes" if cell["ok"] else "NO"]) + " |"
+
+
+def table_of(content):
+    lines = [f"{content['machine']['gpu']}, driver {content['machine']['driver']}", "",
+             "| what | limits % | wanted % | got % | together | MHz | within limits |", "|---|---|---|---|---|---|---|"]
+    for entry in content["results"]:
+        if "cells" not in entry:
+            lines.append(f"| {entry['name']} | | | {entry.get('error', '')} | | | NO |")
+        lines += [row_of(entry, cell) for cell in entry.get("cells", [])]
+    return "\n".join(lines) + "\n"
+
+
+def write_table(content, out):
+    (out / "compute.md").write_text(table_of(content))
