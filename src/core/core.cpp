@@ -64,8 +64,11 @@ ClientState state_of(const Client& client) {
 }
 
 ClientView view_of(const Client& client) {
-  return {client.id,     client.tenant->id, client.gpu,    state_of(client),
-          client.demand, client.resident,   client.pinned, client.share->first_throttle};
+  return {client.id,       client.tenant->id,
+          client.gpu,      state_of(client),
+          client.demand,   client.resident,
+          client.pinned,   client.incoming,
+          client.outgoing, client.share->first_throttle};
 }
 
 }  // namespace
@@ -438,9 +441,11 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  const bool possible =
-      e.resident <= client->resident + client->incoming && e.resident >= client->pinned;
-  if (!possible || e.took.count() < 0 || e.kept.count < 0 || e.missing.count < 0) {
+  const Bytes most = std::min(client->demand, client->resident + client->told_in);
+  const bool possible = e.resident <= most && e.resident >= client->pinned;
+  const auto within = [](Bytes left, Bytes told) { return left.count >= 0 && left <= told; };
+  const bool left = within(e.out_left, client->told_out) && within(e.in_left, client->told_in);
+  if (!possible || !left || e.took.count() < 0 || e.kept.count < 0 || e.missing.count < 0) {
     return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);

@@ -99,13 +99,16 @@ struct MemoryFound {
   Bytes resident{};
 };
 // Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took. Whole
-// chunks move, so more may have gone out than was ordered, also without any order.
+// chunks move, so more may have gone out than was ordered, also without any order. What was to move
+// may have been freed instead, so what is still to come of orders is told and not reckoned.
 struct MemoryMoved {
   ClientId client;
   Bytes resident{};
   Duration took{};
-  Bytes kept{};     // of what was to be sent out: it will not be
-  Bytes missing{};  // of what was to be brought in: it will not be
+  Bytes kept{};      // of what was to be sent out: it will not be
+  Bytes missing{};   // of what was to be brought in: it will not be
+  Bytes out_left{};  // of all SendOuts that are not over
+  Bytes in_left{};   // of all BringIns that are not over
 };
 // SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
 // billed. Memory still takes turns: what is not there cannot run.

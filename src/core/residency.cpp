@@ -151,15 +151,10 @@ void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resid
   client.pinned = pinned;
   client.demand = allocated;
   set_resident(client, resident);
-  set_incoming(client, std::min(client.incoming, allocated - resident));
+  trust_again(client);
+  set_left(client, client.told_out, client.told_in);
   const Bytes absent = allocated - resident - client.incoming;
   set_undone(client, client.incoming > kNothing ? std::min(client.undone, absent) : kNothing);
-  trust_again(client);
-  const Bytes outgoing = std::min(client.outgoing, std::max(kNothing, resident - pinned));
-  const Bytes planned = std::min(client.planned, std::max(kNothing, resident - pinned - outgoing));
-  leaving_ += outgoing + planned - client.outgoing - client.planned;
-  client.outgoing = outgoing;
-  client.planned = planned;
   watch(client, now);
 }
 

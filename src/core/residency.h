@@ -107,7 +107,7 @@ class Residency {
   void unwatch(Client& client);
   void trust_again(Client& client);
   void measure_link(Bytes moved, Duration took);
-  void take_back(Client& client, Bytes kept, Bytes missing);
+  void set_left(Client& client, Bytes out, Bytes in);
   void rest(Client& client, Time now);
   void rise(Client& client);
   void wake_the_rested(Time now);

@@ -253,13 +253,68 @@ TEST_F(Rotation, WhatIsLeftOfSeveralOrdersComesInWithOne) {
   EXPECT_EQ(only<BringIn>(t.move_to(1, gib(12) - deficit)).at(0).bytes, deficit);
   // Two orders are under way; each ends with some of it undone.
   EXPECT_TRUE(
-      only<BringIn>(t.step(MemoryMoved{ClientId{2}, ahead - mib(7), 1ms, {}, mib(7)})).empty());
+      only<BringIn>(t.moved(MemoryMoved{ClientId{2}, ahead - mib(7), 1ms, {}, mib(7)})).empty());
   const auto rest =
-      only<BringIn>(t.step(MemoryMoved{ClientId{2}, gib(12) - mib(16), 1ms, {}, mib(9)}));
+      only<BringIn>(t.moved(MemoryMoved{ClientId{2}, gib(12) - mib(16), 1ms, {}, mib(9)}));
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest[0].bytes, mib(16));
   t.move_to(2, gib(12));
   EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
+// A client may free what it has brought in before it says that it has: nothing is left of its order
+// then, whatever the numbers say.
+TEST_F(Rotation, WhatWasFreedBeforeItWasReportedIsNotWaitedFor) {
+  const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
+  t.step(MemoryChanged{ClientId{2}, gib(11), {}, {}});
+  EXPECT_EQ(t.view(2).incoming, ahead);
+  t.step(MemoryMoved{ClientId{2}, ahead - gib(1), 1ms});
+  EXPECT_EQ(t.view(2).resident + t.view(2).incoming, ahead) << "what is free comes in again";
+  t.told[ClientId{2}].in = t.view(2).incoming;
+  t.pass(61s);
+  const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
+  t.move_to(1, gib(12) - deficit);
+  t.move_to(2, gib(11));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
+TEST_F(Rotation, WhatWasFreedInsteadOfSentOutIsNotWaitedFor) {
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  t.pass(61s);
+  const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
+  // It sends out all that it has not freed, which is less than it was told to.
+  t.step(MemoryChanged{ClientId{1}, gib(8), {}, gib(8)});
+  EXPECT_EQ(t.view(1).outgoing, gib(8));
+  t.step(MemoryMoved{ClientId{1}, {}, 1ms, deficit - gib(8)});
+  EXPECT_EQ(t.view(1).outgoing, Bytes{});
+  EXPECT_EQ(t.why(1).find("could not be moved"), std::string::npos) << t.why(1);
+}
+
+// Whole chunks go out for one of two orders: the other is as long as it was.
+TEST_F(Rotation, MoreThanWasOrderedIsNotTakenFromAnotherOrder) {
+  t.release(1, 1ms, false);
+  t.want(2);
+  t.move_to(2, safe() - gib(12));
+  t.pass(1s);
+  const Bytes first = t.told[ClientId{1}].out;
+  t.step(OverheadMeasured{GpuId{0}, gib(6) + first});
+  ASSERT_EQ(t.told[ClientId{1}].out, first + gib(2));
+  const Bytes resident = t.view(1).resident - first - mib(200);
+  t.step(MemoryMoved{ClientId{1}, resident, 1ms, {}, {}, gib(2), {}});
+  EXPECT_EQ(t.view(1).outgoing, gib(2));
+  EXPECT_NE(t.refused(MemoryMoved{ClientId{1}, resident, 1ms, {}, {}, gib(2) + Bytes{1}, {}}), "");
+}
+
+// The room for what was freed is given away; then something else comes in its place.
+TEST_F(Rotation, AnOrderMayBringInWhatWasAllocatedSince) {
+  const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
+  t.step(MemoryChanged{ClientId{2}, gib(1), {}, {}});
+  EXPECT_EQ(t.view(2).incoming, gib(1));
+  t.step(MemoryChanged{ClientId{2}, gib(12), {}, {}});
+  t.move_to(2, ahead);
+  EXPECT_EQ(t.view(2).resident, ahead);
+  EXPECT_EQ(t.view(2).incoming, Bytes{});
 }
 
 TEST_F(Rotation, WhoDoesNotMakeRoomRestsLongerAndLonger) {
@@ -270,7 +325,7 @@ TEST_F(Rotation, WhoDoesNotMakeRoomRestsLongerAndLonger) {
   ASSERT_EQ(ordered.size(), 1u);
   MemoryMoved nothing{ClientId{1}, gib(12), 1ms, ordered[0].bytes};
   for (const Duration rest : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) {
-    EXPECT_TRUE(only<SendOut>(t.step(nothing)).empty());
+    EXPECT_TRUE(only<SendOut>(t.moved(nothing)).empty());
     EXPECT_TRUE(only<SendOut>(t.pass(rest - 1ns)).empty());
     EXPECT_EQ(only<SendOut>(t.pass(1ns)).size(), 1u);
   }
@@ -282,7 +337,7 @@ TEST_F(Rotation, WhoDoesNotMakeRoomRestsLongerAndLonger) {
 TEST_F(Rotation, WhoCannotBringItsMemoryInSaysWhenItTriesAgain) {
   t.want(2);
   const Bytes ahead = safe() - gib(12);
-  EXPECT_TRUE(only<BringIn>(t.step(MemoryMoved{ClientId{2}, {}, 1ms, {}, ahead})).empty());
+  EXPECT_TRUE(only<BringIn>(t.moved(MemoryMoved{ClientId{2}, {}, 1ms, {}, ahead})).empty());
   EXPECT_EQ(t.why(2),
             "waits for 12GiB of GPU memory that could not be moved; tried again in 100.0ms");
   EXPECT_EQ(only<BringIn>(t.pass(100ms)).size(), 1u);

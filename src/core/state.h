@@ -122,6 +122,10 @@ struct Client {
   Bytes resident{};
   Bytes incoming;
   Bytes outgoing;  // told to send out, not reported yet
+  // What is left of the orders that are not over. More than is incoming or outgoing when what was
+  // to move has been freed since.
+  Bytes told_in{};
+  Bytes told_out{};
   Bytes planned;   // to be sent out as soon as it has stopped
   Bytes moved_in;  // brought in since it was last complete, for the quantum
   bool parked = false;

@@ -242,7 +242,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   client.moves += moves;
   tenants_.at(client.tenant).moves += moves;
   gpus_.at(client.gpu).moves += moves;
-  core::MemoryMoved event{client.id, booked_resident(client), took, {}, {}};
+  core::MemoryMoved event{.client = client.id, .resident = booked_resident(client), .took = took};
   if (ordered) {
     at->left = std::max(Bytes{}, at->left - (at->out ? out : in));
     if (message.done != 0) {
@@ -250,6 +250,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
       client.orders.erase(at);
     }
   }
+  for (const MoveOrder& one : client.orders) (one.out ? event.out_left : event.in_left) += one.left;
   const auto taken = step(event, now);
   if (!taken) return disconnect(client, taken.error().message);
   if (message.no_room != 0) note_no_room(gpus_.at(client.gpu), now);

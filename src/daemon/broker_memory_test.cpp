@@ -149,6 +149,28 @@ TEST_F(Swapping, MessagesThatCrossEachOtherAddUp) {
   EXPECT_EQ(view(two).resident, came - gib(1));
 }
 
+// Nothing is left of an order that is over, whatever was freed while it lasted.
+TEST_F(Swapping, WhatWasFreedBeforeItWasReportedDoesNotStayInTheBooks) {
+  const auto ahead = only<wire::SwapIn>(two);
+  const Bytes came{static_cast<std::int64_t>(ahead.bytes)};
+  t.free(two, gib(1), gib(1));
+  t.moved(two, ahead.order, {}, came);
+  const auto again = only<wire::SwapIn>(two);
+  EXPECT_EQ(view(two).incoming, gib(1)) << "of the second order";
+  t.moved(two, again.order, {}, gib(1));
+  EXPECT_EQ(view(two).incoming, Bytes{});
+  t.pass(2s);
+  t.release(one, grant, 2s, true);
+  const auto out = only<wire::SwapOut>(one);
+  t.free(one, gib(1), gib(1));
+  t.moved(one, out.order, Bytes{static_cast<std::int64_t>(out.bytes)} - gib(1), {});
+  EXPECT_EQ(view(one).outgoing, Bytes{});
+  for (const auto& in : t.outbox.take<wire::SwapIn>(two)) {
+    t.moved(two, in.order, {}, Bytes{static_cast<std::int64_t>(in.bytes)});
+  }
+  EXPECT_NE(t.granted(two), 0u);
+}
+
 TEST_F(Swapping, AGrowthThatDoesNotFitStopsItsOwnClient) {
   EXPECT_EQ(t.ask_movable(one, gib(1)), Told::Wait);
   EXPECT_EQ(t.outbox.take<wire::Drop>(one).size(), 1u);

@@ -320,6 +320,10 @@ class Play {
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
       must(client.arena <= client.arena_made, "no more host memory than was made");
       must(client.booked <= client.allocated, "never more than there is");
+      Bytes in_left{};
+      Bytes out_left{};
+      for (const auto& order : client.orders) (order.out ? out_left : in_left) += order.left;
+      must(view->incoming <= in_left && view->outgoing <= out_left, "nothing moves without orders");
       const bool holds = view->state == core::ClientState::Running ||
                          view->state == core::ClientState::Stopping ||
                          view->state == core::ClientState::Overdue;

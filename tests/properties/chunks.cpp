@@ -164,8 +164,13 @@ void ChunkWorld::play_moment() {
     }
     if (process.order_due && *process.order_due <= now_) follow_order(id);
     while (!told_.empty()) {
-      const Event event = told_.front();
+      Event event = told_.front();
       told_.pop_front();
+      if (auto* moved = std::get_if<MemoryMoved>(&event)) {
+        for (const Order& one : processes_[moved->client].orders) {
+          (one.out ? moved->out_left : moved->in_left) += one.bytes;
+        }
+      }
       tell(event);
     }
   }

@@ -277,14 +277,26 @@ void Player::allocate() {
   tell(MemoryChanged{id, allocated, pinned, resident, !at_once});
 }
 
+// What is left of a client's orders after that, as the shell knows it. Whole chunks go out: what is
+// more than was ordered may have been for one order of several.
+MemoryMoved Player::with_left(const ShadowClient& client, MemoryMoved moved) {
+  const Bytes in = std::max(Bytes{}, moved.resident - client.resident) + moved.missing;
+  Bytes out = std::max(Bytes{}, client.resident - moved.resident) + moved.kept;
+  if (dice_.one_in(4)) out = Bytes{out.count / 2};
+  moved.in_left = std::max(Bytes{}, client.in_left - in);
+  moved.out_left = std::max(Bytes{}, client.out_left - out);
+  if (dice_.one_in(32)) moved.in_left = moved.out_left = Bytes{};
+  return moved;
+}
+
 void Player::move_memory() {
   const ClientId id = some_client(
-      [](const ShadowClient& c) { return c.incoming.count > 0 || c.outgoing.count > 0; });
+      [](const ShadowClient& c) { return c.in_left.count > 0 || c.out_left.count > 0; });
   const auto it = watch_.clients().find(id);
   if (it == watch_.clients().end()) return;
   const ShadowClient& c = it->second;
-  const bool in = c.incoming.count > 0;
-  const Bytes left = in ? c.incoming : c.outgoing;
+  const bool in = c.in_left.count > 0;
+  const Bytes left = in ? c.in_left : c.out_left;
   Bytes piece = left;
   if (dice_.one_in(3)) piece = Bytes{left.count / (1 + dice_.below(7))};
   if (dice_.one_in(16)) piece = some_bytes();
@@ -292,7 +304,7 @@ void Player::move_memory() {
   MemoryMoved moved{id, in ? c.resident + piece : c.resident - piece, some_time()};
   if (dice_.one_in(4)) (in ? moved.missing : moved.kept) = dice_.one_in(4) ? some_bytes() : left;
   if (dice_.one_in(8)) moved.resident = c.resident;  // the order is over, and nothing has moved
-  tell(moved);
+  tell(with_left(c, moved));
 }
 
 void Player::change_settings() {
@@ -337,6 +349,7 @@ Event Player::nonsense() {
       return MemoryChanged{client, {wild}, {other}, {dice_.one_in(2) ? wild : other}};
     case 9:
       if (dice_.one_in(2)) return MemoryMoved{client, {wild}, Duration{other}};
+      if (dice_.one_in(2)) return MemoryMoved{client, {}, {}, {}, {}, {wild}, {other}};
       return MemoryMoved{client, {}, {}, {wild}, {other}};
     case 10: {
       Config config = config_;
@@ -366,9 +379,14 @@ void Player::talk_nonsense() {
 bool Player::answer_all() {
   std::vector<Event> answers;
   for (const auto& [id, c] : watch_.clients()) {
-    if (c.outgoing.count > 0) answers.push_back(MemoryMoved{id, c.resident - c.outgoing, 1ms});
-    if (c.outgoing.count == 0 && c.incoming.count > 0) {
-      answers.push_back(MemoryMoved{id, c.resident + c.incoming, 1ms});
+    const bool goes_out = c.out_left.count > 0;
+    if (goes_out) {
+      const Bytes out = std::min(c.out_left, c.resident - c.pinned);
+      answers.push_back(MemoryMoved{id, c.resident - out, 1ms, {}, {}, {}, c.in_left});
+    }
+    if (!goes_out && c.in_left.count > 0) {
+      const Bytes in = std::min(c.in_left, c.allocated - c.resident);
+      answers.push_back(MemoryMoved{id, c.resident + in, 1ms});
     }
     if (c.held != Held::No) answers.push_back(Released{id, now_ - c.granted_at, false});
   }

@@ -25,6 +25,8 @@ struct ShadowClient {
   Bytes resident{};
   Bytes incoming{};  // told to bring in and not reported
   Bytes outgoing{};  // told to send out and not reported
+  Bytes in_left{};   // of orders, also where what they were for has been freed
+  Bytes out_left{};
 
   bool waits() const { return asked && held == Held::No; }
   bool complete() const { return resident == allocated && outgoing.count == 0; }

@@ -61,9 +61,11 @@ struct EventText {
                        e.allocated.count, e.pinned.count, e.resident.count);
   }
   std::string operator()(const MemoryMoved& e) const {
-    return fmt::format("MemoryMoved client={} resident={} took={}ns kept={} missing={}",
-                       e.client.value, e.resident.count, e.took.count(), e.kept.count,
-                       e.missing.count);
+    return fmt::format(
+        "MemoryMoved client={} resident={} took={}ns kept={} missing={} "
+        "out_left={} in_left={}",
+        e.client.value, e.resident.count, e.took.count(), e.kept.count, e.missing.count,
+        e.out_left.count, e.in_left.count);
   }
   std::string operator()(const SchedulingSwitched& e) const {
     return fmt::format("SchedulingSwitched on={}", e.on);
