@@ -80,15 +80,17 @@ struct Usage {
   Duration used{};
 };
 // MEM_UPDATE: what the client has allocated now, how much of it can never leave the GPU, and how
-// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. Growth
-// that cannot wait for room, because it can never leave the GPU (`pinned` has it already), is
-// refused when there is none now.
+// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. What
+// `may_wait` is promised when it can ever fit, and otherwise refused; what may not is refused when
+// there is no room now. Growth that can never leave the GPU (`pinned` has it already) and may wait
+// (`pins`) is the client's when MemoryGiven says so.
 struct MemoryChanged {
   ClientId client;
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};
   bool may_wait = true;
+  bool pins = false;
 };
 // What a client has brought with it from before: counted as it is, whatever the limits and the
 // room.

@@ -93,12 +93,12 @@ void Residency::set_left(Client& client, Bytes out, Bytes in) {
   leaving_ -= left_less;
   client.outgoing = outgoing;
   client.planned = planned;
-  set_incoming(client, std::min({client.incoming, in, client.demand - client.resident}));
+  set_incoming(client, std::min({client.incoming, in, client.incoming + client.absent()}));
 }
 
 // It was let in by several orders, each of which has left less than a chunk: one for all of that.
 void Residency::bring_rest(Client& client, Time now, Decisions& out) {
-  const Bytes need = client.demand - client.resident;
+  const Bytes need = client.absent();
   if (!client.admitted || client.queued || need <= kNothing || need > free()) return;
   bring_in(client, need, {.why = Why::NextInLine, .bytes = need}, now, out);
 }

@@ -319,6 +319,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.gpu = gpu;
   client.pid = peer.pid;
   client.uid = peer.uid;
+  client.minor = hello.minor;
   client.program = printable(hello.program, sizeof hello.program);
   client.page = &page;
   client.own_limit = own_limit(hello);

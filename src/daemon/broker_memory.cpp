@@ -27,11 +27,11 @@ bool can_move(const ClientRecord& client) {
 // --- what the core counts ----------------------------------------------------------------------
 
 Bytes Broker::booked_pinned(const ClientRecord& client) {
-  return std::min(client.pinned, client.booked);
+  return std::min(client.pinned, client.booked - client.awaited);
 }
 
 Bytes Broker::booked_resident(const ClientRecord& client) {
-  return std::clamp(client.resident, booked_pinned(client), client.booked);
+  return std::clamp(client.resident, booked_pinned(client), client.booked - client.awaited);
 }
 
 // After the scheduler was away a client may have more than it would be given now. It has it anyway;
@@ -90,7 +90,7 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
   if (client.booked != client.allocated && bytes > 0) {
     return Refusal{Bytes{0}, "it has more than its limit already"};
   }
-  return movable ? no_host_memory(client, to_bytes(bytes)) : std::nullopt;
+  return movable ? no_host_memory(client, to_bytes(bytes), true) : std::nullopt;
 }
 
 void Broker::refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
@@ -132,14 +132,22 @@ void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time
   grow(client, message, movable, now);
 }
 
+// Memory that cannot move: an older library takes no for an answer, and nothing else. Others can
+// make room only when they have a place to go to.
+bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const {
+  return message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
+         !no_host_memory(client, to_bytes(message.bytes), false);
+}
+
 // The answer goes before what else follows from it: an order to bring memory in says nothing to a
 // program that does not know of that memory yet.
 void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
                   Time now) {
   const Bytes bytes = to_bytes(message.bytes);
   const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
+  const bool waits = may_wait(client, message);
   auto taken = core_.step(core::MemoryChanged{client.id, client.booked + bytes, pinned,
-                                              booked_resident(client), movable},
+                                              booked_resident(client), movable || waits, waits},
                           now);
   if (!taken) return refuse_memory(client, message, {Bytes{0}, taken.error().message});
   for (const core::Decision& decision : *taken) {
@@ -152,6 +160,14 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   const bool fits = !movable || view.resident == view.allocated;
   client.allocated += bytes;
   client.booked += bytes;
+  if (waits) {
+    client.waiting.push_back({message.request, bytes});
+    client.awaited += bytes;
+    show_allocated(client.tenant, client.gpu);
+    if (view.awaits > Bytes{}) answer(client, message, false);  // otherwise MemoryGiven says so
+    follow(std::move(*taken), now);
+    return fill_arena();
+  }
   if (!movable) client.pinned += bytes;
   if (fits) client.resident += bytes;
   show_allocated(client.tenant, client.gpu);
@@ -160,12 +176,40 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   if (movable) fill_arena();
 }
 
+void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
+  ClientRecord* client = find(given.client);
+  if (client == nullptr) return;
+  for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
+    auto yes = wire::make<wire::MemoryAvailable>();
+    yes.request = one.number;
+    outbox_.send(client->id, yes.header);
+  }
+  const Bytes bytes = std::exchange(client->awaited, {});
+  client->pinned += bytes;
+  client->resident += bytes;
+}
+
+void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time) {
+  ClientRecord* client = find(withdrawn.client);
+  if (client == nullptr) return;
+  const Bytes bytes = std::exchange(client->awaited, {});
+  client->allocated -= bytes;
+  client->booked -= bytes;
+  for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
+    auto message = wire::make<wire::MemoryRequest>();
+    message.request = one.number;
+    message.bytes = static_cast<std::uint64_t>(one.bytes.count);
+    refuse_memory(*client, message, {Bytes{0}, core::to_text(why)});
+  }
+  show_allocated(client->tenant, client->gpu);
+}
+
 // --- less, and elsewhere -----------------------------------------------------------------------
 
 void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
-  if (message.bytes > static_cast<std::uint64_t>(client.allocated.count)) {
-    return disconnect(client,
-                      fmt::format("freed {} bytes of {}", message.bytes, client.allocated.count));
+  const Bytes has = client.allocated - client.awaited;
+  if (message.bytes > static_cast<std::uint64_t>(has.count)) {
+    return disconnect(client, fmt::format("freed {} bytes of {}", message.bytes, has.count));
   }
   if (message.resident > message.bytes || message.pinned > message.resident ||
       message.pinned > static_cast<std::uint64_t>(client.pinned.count)) {
@@ -177,7 +221,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
   client.resident -= to_bytes(message.resident);
   client.pinned -= to_bytes(message.pinned);
   // One that cannot move its memory need not say where it was.
-  const Bytes unsaid = std::max(Bytes{}, client.pinned - client.allocated);
+  const Bytes unsaid = std::max(Bytes{}, client.pinned - (client.allocated - client.awaited));
   client.pinned -= unsaid;
   client.resident -= unsaid;
   book_change(client, now);
@@ -185,7 +229,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
-  const Bytes could_move = client.allocated - client.pinned;
+  const Bytes could_move = client.allocated - client.awaited - client.pinned;
   if (message.bytes > static_cast<std::uint64_t>(could_move.count)) {
     return disconnect(client,
                       fmt::format("pinned {} bytes of {}, of which {} are already", message.bytes,

@@ -79,6 +79,12 @@ struct HeldGrant {
   Duration billed{};  // of that, after what overlapped with others was shared out
 };
 
+// A question for memory that cannot move, which waits for room.
+struct WaitingRequest {
+  std::uint64_t number = 0;
+  Bytes bytes{};
+};
+
 // A SwapOut or SwapIn that is not over.
 struct MoveOrder {
   std::uint64_t number = 0;
@@ -93,6 +99,7 @@ struct ClientRecord {
   int pid = 0;
   std::uint32_t uid = 0;
   std::string program;
+  std::uint16_t minor = 0;  // version of the protocol that it speaks
   wire::Page* page = nullptr;
   wire::Watch watch = wire::Watch::Metered;
   std::optional<HeldGrant> grant;
@@ -105,6 +112,8 @@ struct ClientRecord {
   Bytes resident{};
   Bytes booked{};  // what of it the core counts; less only after the scheduler was away
   std::deque<MoveOrder> orders;
+  std::deque<WaitingRequest> waiting;
+  Bytes awaited{};  // of allocated: all that is waiting
   Moves moves;
   Bytes arena{};       // host memory that it was given
   Bytes arena_made{};  // with what is being made for it

@@ -96,7 +96,7 @@ Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
     auto message = wire::make<wire::MemoryRequest>();
     message.request = request.number = link.next_request++;
     message.bytes = request.bytes = bytes;
-    message.movable = movable;
+    message.movable = request.movable = movable;
     request.answer = Request::kWaits;
     request.connection = link.connection;
     // A connection that fails here is given up by the link's thread, which answers everyone.

@@ -263,7 +263,8 @@ void Player::allocate() {
   }
   const ShadowClient& c = it->second;
   Bytes allocated = some_bytes();
-  Bytes resident = std::min(c.resident, allocated);
+  if (!dice_.one_in(8)) allocated = std::max(allocated, c.awaits);
+  Bytes resident = std::min(c.resident, std::max(Bytes{}, allocated - c.awaits));
   if (dice_.one_in(8)) resident = std::min(resident, some_bytes());
   Bytes pinned = std::min(c.pinned, resident);
   if (dice_.one_in(8)) pinned = std::min(resident, some_bytes());
@@ -272,9 +273,10 @@ void Player::allocate() {
     tell(MemoryFound{id, allocated, pinned, resident});
     return;
   }
-  const bool at_once = dice_.one_in(4) && allocated > c.allocated;
-  if (at_once) pinned += allocated - c.allocated;
-  tell(MemoryChanged{id, allocated, pinned, resident, !at_once});
+  const bool pins = dice_.one_in(3) && allocated > c.allocated;
+  if (pins) pinned += allocated - c.allocated;
+  const bool may_wait = !pins || dice_.one_in(2);
+  tell(MemoryChanged{id, allocated, pinned, resident, may_wait, pins});
 }
 
 // What is left of a client's orders after that, as the shell knows it. Whole chunks go out: what is
@@ -385,7 +387,7 @@ bool Player::answer_all() {
       answers.push_back(MemoryMoved{id, c.resident - out, 1ms, {}, {}, {}, c.in_left});
     }
     if (!goes_out && c.in_left.count > 0) {
-      const Bytes in = std::min(c.in_left, c.allocated - c.resident);
+      const Bytes in = std::min(c.in_left, c.absent());
       answers.push_back(MemoryMoved{id, c.resident + in, 1ms});
     }
     if (c.held != Held::No) answers.push_back(Released{id, now_ - c.granted_at, false});
@@ -440,7 +442,7 @@ std::string Player::settle() {
   for (const auto& [id, client] : watch_.clients()) {
     Bytes others{};
     for (const auto& [other_id, other] : watch_.clients()) {
-      if (other.gpu == client.gpu && other_id != id) others += other.pinned;
+      if (other.gpu == client.gpu && other_id != id) others += other.pinned + other.awaits;
     }
     for (const GpuView& gpu : watch_.seen().gpus) {
       const bool fits = gpu.id == client.gpu && client.allocated + others <= gpu.safe_limit;

@@ -130,10 +130,12 @@ void Watch::note(const Usage& e, Time now) {
 void Watch::note(const MemoryChanged& e, Time) {
   ShadowClient& client = clients_.at(e.client);
   const Bytes growth = std::max(kNothing, e.allocated - client.allocated);
+  const Bytes awaited = e.may_wait && e.pins ? growth : kNothing;
   client.allocated = e.allocated;
-  client.pinned = e.pinned;
+  client.awaits += awaited;
+  client.pinned = e.pinned - awaited;
   client.resident = e.resident + (e.may_wait ? kNothing : growth);
-  client.incoming = std::min(client.incoming, client.allocated - client.resident);
+  client.incoming = std::min(client.incoming, client.absent());
   client.outgoing = std::min(client.outgoing, client.resident - client.pinned);
 }
 
@@ -142,7 +144,7 @@ void Watch::note(const MemoryFound& e, Time) {
   client.allocated = e.allocated;
   client.pinned = e.pinned;
   client.resident = e.resident;
-  client.incoming = std::min(client.incoming, client.allocated - client.resident);
+  client.incoming = std::min(client.incoming, client.absent());
   client.outgoing = std::min(client.outgoing, client.resident - client.pinned);
 }
 
@@ -154,7 +156,7 @@ void Watch::note(const MemoryMoved& e, Time) {
   client.in_left = e.in_left;
   client.out_left = e.out_left;
   const Bytes incoming = std::max(kNothing, client.incoming - in);
-  client.incoming = std::min({incoming, e.in_left, client.allocated - e.resident});
+  client.incoming = std::min({incoming, e.in_left, client.absent()});
   client.outgoing = std::min({client.outgoing, e.out_left, e.resident - client.pinned});
 }
 
@@ -246,7 +248,7 @@ void Watch::obey(ShadowClient& client, const SendOut& d, Time) {
 void Watch::obey(ShadowClient& client, const BringIn& d, Time) {
   client.incoming += d.bytes;
   client.in_left += d.bytes;
-  if (d.bytes <= kNothing || client.resident + client.incoming > client.allocated) {
+  if (d.bytes <= kNothing || client.incoming > client.absent()) {
     fail(Rule::Books, fmt::format("client {} is to bring in {}", client.id.value, d.bytes.count));
   }
 }
@@ -254,7 +256,7 @@ void Watch::obey(ShadowClient& client, const BringIn& d, Time) {
 void Watch::obey(ShadowClient& client, const MemoryAvailable&, Time) {
   // An allocation that fits is there at once.
   if (asked_for_memory_ == client.id && client.incoming == kNothing) {
-    client.resident = client.allocated;
+    client.resident = client.allocated - client.awaits;
   }
   if (!client.complete()) {
     fail(Rule::Books, fmt::format("client {}'s memory is not there", client.id.value));
@@ -265,6 +267,23 @@ void Watch::obey(ShadowClient& client, const WaitForMemory& d, Time) {
   if (d.missing != client.allocated - client.resident) {
     fail(Rule::Books, fmt::format("client {} misses not {}", client.id.value, d.missing.count));
   }
+}
+
+void Watch::obey(ShadowClient& client, const MemoryGiven& d, Time) {
+  if (d.bytes <= kNothing || d.bytes != client.awaits) {
+    fail(Rule::Books, fmt::format("client {} is given {}", client.id.value, d.bytes.count));
+  }
+  client.awaits -= d.bytes;
+  client.pinned += d.bytes;
+  client.resident += d.bytes;
+}
+
+void Watch::obey(ShadowClient& client, const MemoryWithdrawn& d, Time) {
+  if (d.bytes <= kNothing || d.bytes != client.awaits) {
+    fail(Rule::Books, fmt::format("client {} does not get {}", client.id.value, d.bytes.count));
+  }
+  client.awaits -= d.bytes;
+  client.allocated -= d.bytes;
 }
 
 void Watch::obey(ShadowClient& client, const MemoryRefused& d, Time) {
@@ -280,9 +299,9 @@ void Watch::check_client(const ClientView& view) {
   if (it == clients_.end()) return fail(Rule::Books, "a client that has left is shown");
   const ShadowClient& client = it->second;
   const bool same = view.allocated == client.allocated && view.resident == client.resident &&
-                    view.pinned == client.pinned && view.incoming == client.incoming &&
-                    view.outgoing == client.outgoing && view.gpu == client.gpu &&
-                    view.tenant == client.tenant;
+                    view.pinned == client.pinned && view.awaits == client.awaits &&
+                    view.incoming == client.incoming && view.outgoing == client.outgoing &&
+                    view.gpu == client.gpu && view.tenant == client.tenant;
   const bool possible = Bytes{} <= view.pinned && view.pinned <= view.resident &&
                         view.resident <= view.allocated && client.incoming >= kNothing &&
                         client.outgoing >= kNothing && client.incoming <= client.in_left &&

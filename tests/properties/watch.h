@@ -70,6 +70,8 @@ class Watch {
   void obey(ShadowClient& client, const core::BringIn& d, Time now);
   void obey(ShadowClient& client, const core::WaitForMemory& d, Time now);
   void obey(ShadowClient& client, const core::MemoryAvailable& d, Time now);
+  void obey(ShadowClient& client, const core::MemoryGiven& d, Time now);
+  void obey(ShadowClient& client, const core::MemoryWithdrawn& d, Time now);
   void obey(ShadowClient& client, const core::MemoryRefused& d, Time now);
   void obey(ShadowClient& client, const core::Overdue& d, Time now);
   void obey(ShadowClient& client, const core::ReadMeter& d, Time now);
