@@ -113,7 +113,9 @@ Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
 // link's mutex held.
 void take_offer(Link& link) {
   wire::Page* page = link.page.load();
-  if (page == nullptr || link.phase != Phase::Asked) return;
+  // While memory is moved it would go back at once, and come again at once, until the link's thread,
+  // which moves it, has more messages waiting than the socket holds. It takes the grant itself.
+  if (page == nullptr || link.phase != Phase::Asked || link.moving.load()) return;
   const uint64_t grant = page->scheduler.grant.load();
   if (grant <= link.grant) return;
   // What the page says of watching is never older than the messages that have been read.
