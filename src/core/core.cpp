@@ -114,6 +114,10 @@ class Core::Impl {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
   }
+  std::optional<Bytes> unpinned(GpuId id) const {
+    const auto it = gpus_.find(id);
+    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
+  }
   const Config& config() const { return config_; }
 
  private:
@@ -551,6 +555,9 @@ std::optional<ClientView> Core::view(ClientId client) const {
 }
 std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
   return impl_->safe_limit(gpu);
+}
+std::optional<Bytes> Core::unpinned(GpuId gpu) const {
+  return impl_->unpinned(gpu);
 }
 Snapshot Core::snapshot() const {
   return impl_->snapshot();

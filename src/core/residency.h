@@ -70,7 +70,9 @@ class Residency {
   // by update() once it has.
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
   // What the client can have at most, beside what others can never move.
-  Bytes room_for(const Client& client) const { return safe_limit() - (pinned_ - client.stuck()); }
+  Bytes room_for(const Client& client) const { return unpinned() + client.stuck(); }
+  // What anybody can have at most beside all that can never move.
+  Bytes unpinned() const { return safe_limit() - pinned_; }
   // Whether the client could still have all it was promised if others had `more` that cannot move.
   bool can_fit_beside(const Client& client, Bytes more) const {
     return client.demand + stuck_beside(client) + more <= safe_limit();

@@ -173,6 +173,7 @@ class Broker {
   void set_wants(ClientRecord& client, bool wants, Time now);
   void show_limits(const TenantRecord& tenant);
   void show_allocated(TenantId tenant, GpuId gpu);
+  void show_room(GpuRecord& gpu);
   void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
   Result<GpuId> gpu_for(const wire::Hello& hello, Time now);
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,

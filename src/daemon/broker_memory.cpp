@@ -311,6 +311,20 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
   return sum;
 }
 
+// After every event: mostly nothing of it has changed.
+void Broker::show_room(GpuRecord& gpu) {
+  const auto unpinned = core_.unpinned(gpu.id);
+  if (!unpinned || gpu.unpinned_shown == unpinned) return;
+  gpu.unpinned_shown = unpinned;
+  for (const ClientId id : gpu.clients) {
+    const auto view = core_.view(id);
+    if (!view) continue;
+    const Bytes room = *unpinned + view->pinned + view->awaits;
+    clients_.at(id).page->scheduler.room =
+        static_cast<std::uint64_t>(std::max(Bytes{1}, room).count);
+  }
+}
+
 void Broker::show_allocated(TenantId id, GpuId gpu) {
   const TenantRecord& tenant = tenants_.at(id);
   const Bytes sum = allocated_by(tenant, gpu);

@@ -228,6 +228,25 @@ TEST_F(PinnedWaits, TheAnswerComesWhenThereIsRoom) {
   EXPECT_TRUE(t.outbox.disconnected.empty());
 }
 
+TEST_F(PinnedWaits, WhatEachCanHaveIsInItsPage) {
+  const auto bytes = [](Bytes b) { return static_cast<std::uint64_t>(b.count); };
+  EXPECT_EQ(t.page(one).room, bytes(safe())) << "all of the other's memory can move";
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
+  EXPECT_EQ(t.page(one).room, bytes(safe()));
+  EXPECT_EQ(t.page(two).room, bytes(safe() - gib(2))) << "promised";
+  t.release(one, grant, 1ms, false);
+  make_room();
+  EXPECT_EQ(t.page(one).room, bytes(safe()));
+  EXPECT_EQ(t.page(two).room, bytes(safe() - gib(2)));
+  const ClientId three = t.join(t.tenant("c"));
+  EXPECT_EQ(t.page(three).room, bytes(safe() - gib(2)));
+  EXPECT_EQ(t.page(one).room, bytes(safe()));
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(4), 3}, t.now);
+  EXPECT_EQ(t.page(one).room, bytes(gib(12)));
+  t.broker.leave(one, t.now);
+  EXPECT_EQ(t.page(two).room, bytes(gib(12)));
+}
+
 TEST_F(PinnedWaits, SeveralThreadsAreAnsweredEach) {
   EXPECT_EQ(t.ask_pinned(one, gib(1)), Told::Wait);
   EXPECT_EQ(t.ask_pinned(one, mib(1)), Told::Wait) << "would fit, and comes behind";

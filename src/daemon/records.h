@@ -133,7 +133,8 @@ struct GpuRecord {
   std::string name;
   Bytes total{};
   std::set<ClientId> clients;
-  std::set<ClientId> holders;  // of a grant
+  std::set<ClientId> holders;           // of a grant
+  std::optional<Bytes> unpinned_shown;  // in the pages of all of its clients
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.

@@ -113,8 +113,9 @@ Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
 // link's mutex held.
 void take_offer(Link& link) {
   wire::Page* page = link.page.load();
-  // While memory is moved it would go back at once, and come again at once, until the link's thread,
-  // which moves it, has more messages waiting than the socket holds. It takes the grant itself.
+  // While memory is moved it would go back at once, and come again at once, until the link's
+  // thread, which moves it, has more messages waiting than the socket holds. It takes the grant
+  // itself.
   if (page == nullptr || link.phase != Phase::Asked || link.moving.load()) return;
   const uint64_t grant = page->scheduler.grant.load();
   if (grant <= link.grant) return;
@@ -387,11 +388,18 @@ MemoryView memory_view(Gate& gate) {
   if (page == nullptr) return view;
   const uint64_t limit = page->scheduler.memory_limit.load();
   const uint64_t allocated = page->scheduler.tenant_allocated.load();
+  const uint64_t room = page->scheduler.room.load();
+  // The driver's own memory waits for nobody: what is free now is all there is.
+  view.has_room = room != 0 && memory_backend(gate) != wire::Backend::Native;
+  view.room_left = room > view.allocated ? room - view.allocated : 0;
   if (limit == 0) return view;
   // Of the two limits the one that leaves less.
   const uint64_t left = limit > allocated ? limit - allocated : 0;
   const uint64_t own_left = view.limit > view.allocated ? view.limit - view.allocated : 0;
-  if (view.limit == 0 || left < own_left) return {limit, allocated};
+  if (view.limit == 0 || left < own_left) {
+    view.limit = limit;
+    view.allocated = allocated;
+  }
   return view;
 }
 
