@@ -50,7 +50,7 @@ std::optional<Error> bad_limits(const Limits& limits) {
 ClientState state_of(const Client& client) {
   switch (client.phase) {
     case Phase::Off:
-      return client.wants_work ? ClientState::Waiting : ClientState::Idle;
+      return client.waits_for_memory() ? ClientState::Waiting : ClientState::Idle;
     case Phase::Ready:
       return ClientState::Waiting;
     case Phase::Running:
@@ -64,8 +64,17 @@ ClientState state_of(const Client& client) {
 }
 
 ClientView view_of(const Client& client) {
-  return {client.id,     client.tenant->id, client.gpu,    state_of(client),
-          client.demand, client.resident,   client.pinned, client.share->first_throttle};
+  return {client.id,
+          client.tenant->id,
+          client.gpu,
+          state_of(client),
+          client.demand,
+          client.resident,
+          client.pinned,
+          client.awaits,
+          client.incoming,
+          client.outgoing,
+          client.share->first_throttle};
 }
 
 }  // namespace
@@ -104,6 +113,10 @@ class Core::Impl {
   std::optional<Bytes> safe_limit(GpuId id) const {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
+  }
+  std::optional<Bytes> unpinned(GpuId id) const {
+    const auto it = gpus_.find(id);
+    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
   }
   const Config& config() const { return config_; }
 
@@ -390,8 +403,8 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
   if (limit && used + growth > *limit) {
     return refused(Why::LimitExceeded, growth, *limit - used, *limit - used);
   }
-  if (e.may_wait) return std::nullopt;
-  if (growth > residency.free()) {
+  if (e.may_wait && !e.pins) return std::nullopt;
+  if (!e.may_wait && growth > residency.free()) {
     return refused(Why::NoRoom, growth, residency.free(), residency.free());
   }
   const Bytes promised = gpu.pinned_room(client, growth);
@@ -405,8 +418,9 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
   Gpu& gpu = gpus_.at(client->gpu);
   const bool ordered = e.resident.count >= 0 && e.resident <= e.allocated;
   const Bytes growth = ordered ? e.allocated - client->demand : Bytes{};
-  const Bytes at_once = e.may_wait ? Bytes{} : std::max(Bytes{}, growth);
-  if (!ordered || e.pinned.count < 0 || e.pinned - at_once > e.resident) {
+  const Bytes pinned_now = e.may_wait && !e.pins ? Bytes{} : std::max(Bytes{}, growth);
+  const bool awaited = ordered && e.allocated - e.resident >= client->awaits;
+  if (!awaited || e.pinned.count < 0 || e.pinned - pinned_now > e.resident) {
     return Error{
         fmt::format("client {} reports pinned {} <= resident {} <= allocated {}, which is "
                     "not so",
@@ -435,7 +449,7 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
   if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident ||
-      e.allocated > gpu.total()) {
+      e.allocated > gpu.total() || e.allocated - e.resident < client->awaits) {
     return Error{fmt::format("client {} cannot have {} of which {} on the GPU and {} pinned",
                              e.client.value, e.allocated.count, e.resident.count, e.pinned.count)};
   }
@@ -447,9 +461,11 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  const bool possible =
-      e.resident <= client->resident + client->incoming && e.resident >= client->pinned;
-  if (!possible || e.took.count() < 0 || e.kept.count < 0 || e.missing.count < 0) {
+  const Bytes most = std::min(client->demand - client->awaits, client->resident + client->told_in);
+  const bool possible = e.resident <= most && e.resident >= client->pinned;
+  const auto within = [](Bytes left, Bytes told) { return left.count >= 0 && left <= told; };
+  const bool left = within(e.out_left, client->told_out) && within(e.in_left, client->told_in);
+  if (!possible || !left || e.took.count() < 0 || e.kept.count < 0 || e.missing.count < 0) {
     return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);
@@ -548,6 +564,9 @@ std::optional<ClientView> Core::view(ClientId client) const {
 }
 std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
   return impl_->safe_limit(gpu);
+}
+std::optional<Bytes> Core::unpinned(GpuId gpu) const {
+  return impl_->unpinned(gpu);
 }
 Snapshot Core::snapshot() const {
   return impl_->snapshot();

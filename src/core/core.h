@@ -43,6 +43,8 @@ class Core {
   Snapshot snapshot() const;
   // What clients can have on the GPU together.
   std::optional<Bytes> safe_limit(GpuId gpu) const;
+  // The same less all that can never leave it, with what is promised.
+  std::optional<Bytes> unpinned(GpuId gpu) const;
   const Config& config() const;
 
  private:

@@ -45,6 +45,18 @@ struct WaitForMemory {
 struct MemoryAvailable {
   ClientId client;
 };
+// Memory that cannot move and may wait for room: all that the client waits for is on the GPU, and
+// its own.
+struct MemoryGiven {
+  ClientId client;
+  Bytes bytes{};
+};
+// The same: less room is left than there was when it was promised, and the client will not get it.
+// It counts no longer.
+struct MemoryWithdrawn {
+  ClientId client;
+  Bytes bytes{};
+};
 // The allocation is refused (out of memory); what was allocated before stays as it is.
 struct MemoryRefused {
   ClientId client;
@@ -62,7 +74,7 @@ struct ReadMeter {
 };
 
 using Action = std::variant<Place, Grant, Drop, SendOut, BringIn, WaitForMemory, MemoryAvailable,
-                            MemoryRefused, Overdue, ReadMeter>;
+                            MemoryGiven, MemoryWithdrawn, MemoryRefused, Overdue, ReadMeter>;
 
 struct Decision {
   Action action;

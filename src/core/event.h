@@ -86,15 +86,17 @@ struct Usage {
   Duration used{};
 };
 // MEM_UPDATE: what the client has allocated now, how much of it can never leave the GPU, and how
-// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. Growth
-// that cannot wait for room, because it can never leave the GPU (`pinned` has it already), is
-// refused when there is none now.
+// much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. What
+// `may_wait` is promised when it can ever fit, and otherwise refused; what may not is refused when
+// there is no room now. Growth that can never leave the GPU (`pinned` has it already) and may wait
+// (`pins`) is the client's when MemoryGiven says so.
 struct MemoryChanged {
   ClientId client;
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};
   bool may_wait = true;
+  bool pins = false;
 };
 // What a client has brought with it from before: counted as it is, whatever the limits and the
 // room.
@@ -105,13 +107,16 @@ struct MemoryFound {
   Bytes resident{};
 };
 // Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took. Whole
-// chunks move, so more may have gone out than was ordered, also without any order.
+// chunks move, so more may have gone out than was ordered, also without any order. What was to move
+// may have been freed instead, so what is still to come of orders is told and not reckoned.
 struct MemoryMoved {
   ClientId client;
   Bytes resident{};
   Duration took{};
-  Bytes kept{};     // of what was to be sent out: it will not be
-  Bytes missing{};  // of what was to be brought in: it will not be
+  Bytes kept{};      // of what was to be sent out: it will not be
+  Bytes missing{};   // of what was to be brought in: it will not be
+  Bytes out_left{};  // of all SendOuts that are not over
+  Bytes in_left{};   // of all BringIns that are not over
 };
 // SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
 // billed. Memory still takes turns: what is not there cannot run.

@@ -93,9 +93,10 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
   const bool comes = client.resident + client.incoming == client.demand ||
                      (client.admitted && client.incoming.count > 0);
   const bool on_its_way = client.outgoing.count == 0 && comes;
-  if (should_run && !client.complete() && !on_its_way) {
+  const bool should_have_all = client.waits_for_memory() && !client.tenant->paused;
+  if (should_have_all && !client.complete() && !on_its_way) {
     residency_.enqueue(client, now, out);
-  } else if (!should_run) {
+  } else if (!should_have_all) {
     residency_.dequeue(client);
     residency_.update(client, now, out);
   }
@@ -213,7 +214,7 @@ void Gpu::make_room(Time now, Decisions& out) {
       place(*client, now, out);
     }
   }
-  for (Client* client : residency_.take_completed()) place(*client, now, out);
+  for (Client* client : residency_.take_changed()) place(*client, now, out);
 }
 
 void Gpu::look_for_overdue(Time now, Decisions& out) {
@@ -259,7 +260,7 @@ Reason Gpu::explain(const Client& client, Time now) const {
   if (!scheduling_ && client.phase == Phase::Running) return {.why = Why::SchedulingOff};
   if (client.phase != Phase::Off) return engine_->explain(client, now);
   if (client.tenant->paused) return {.why = Why::Paused};
-  if (!client.wants_work) return {.why = Why::NoWork};
+  if (!client.waits_for_memory()) return {.why = Why::NoWork};
   return residency_.explain(client, now);
 }
 

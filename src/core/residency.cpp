@@ -95,12 +95,12 @@ void Residency::leave(Client& client) {
   leaving_ -= client.outgoing + client.planned;
   unwatch(client);
   rise(client);
-  pinned_ -= client.pinned;
+  pinned_ -= client.stuck();
   stale_ = true;
   set_resident(client, kNothing);
   set_incoming(client, kNothing);
   set_undone(client, kNothing);
-  std::erase(completed_, &client);
+  std::erase(changed_, &client);
   --processes_;
   measured_processes_ = std::min(measured_processes_, processes_);
 }
@@ -151,24 +151,29 @@ void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resid
   client.pinned = pinned;
   client.demand = allocated;
   set_resident(client, resident);
-  set_incoming(client, std::min(client.incoming, allocated - resident));
-  const Bytes absent = allocated - resident - client.incoming;
-  set_undone(client, client.incoming > kNothing ? std::min(client.undone, absent) : kNothing);
   trust_again(client);
-  const Bytes outgoing = std::min(client.outgoing, std::max(kNothing, resident - pinned));
-  const Bytes planned = std::min(client.planned, std::max(kNothing, resident - pinned - outgoing));
-  leaving_ += outgoing + planned - client.outgoing - client.planned;
-  client.outgoing = outgoing;
-  client.planned = planned;
+  set_left(client, client.told_out, client.told_in);
+  const Bytes undone = std::min(client.undone, client.absent());
+  set_undone(client, client.incoming > kNothing ? undone : kNothing);
   watch(client, now);
 }
 
 void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisions& out) {
   const bool was_complete = client.complete();
   const Bytes growth = std::max(kNothing, to.allocated - client.demand);
-  const bool at_once = growth > kNothing && !to.may_wait;  // there is room: that was checked
-  enter(client, to.allocated, to.pinned, to.resident + (at_once ? growth : kNothing), now);
-  const bool fits = was_complete && client.planned == kNothing && growth <= free();
+  const bool waits = to.pins && to.may_wait && growth > kNothing;
+  bool at_once = growth > kNothing && !to.may_wait;  // there is room: that was checked
+  if (waits) {
+    client.awaits += growth;
+    pinned_ += growth;
+  }
+  enter(client, to.allocated, to.pinned - (waits ? growth : kNothing),
+        to.resident + (at_once ? growth : kNothing), now);
+  if (waits && client.awaits == growth && growth <= free()) {
+    give(client, now, out);
+    at_once = true;
+  }
+  const bool fits = !waits && was_complete && client.planned == kNothing && growth <= free();
   if (at_once || (growth > kNothing && fits)) {
     if (!at_once) set_resident(client, client.resident + growth);
     if (client.complete()) {
@@ -235,7 +240,7 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
   client.admitted = false;
   set_undone(client, kNothing);
   list(client);
-  completed_.push_back(&client);
+  changed_.push_back(&client);
   out.push_back({MemoryAvailable{client.id}, {.why = Why::Fits, .bytes = client.demand}});
 }
 
@@ -265,13 +270,39 @@ void Residency::give_up_on(Client& client) {
 
 // --- decisions ---------------------------------------------------------------------------------
 
-void Residency::admit(Client& client, Bytes need, Time protect_until, Why why, Time now,
-                      Decisions& out) {
+// What it waits for and cannot move is the client's now. Whoever asked for it will want to use it.
+void Residency::give(Client& client, Time now, Decisions& out) {
+  const Bytes bytes = std::exchange(client.awaits, kNothing);
+  client.pinned += bytes;
+  set_resident(client, client.resident + bytes);
+  client.idle_since = now;
+  out.push_back({MemoryGiven{client.id, bytes}, {.why = Why::Fits, .bytes = bytes}});
+}
+
+// There is less room than there was when it was promised: it is refused after all, as it would be
+// now.
+void Residency::withdraw(Client& client, Time now, Decisions& out) {
+  const Bytes most = std::max(kNothing, room_for(client));
+  const Bytes bytes = std::exchange(client.awaits, kNothing);
+  out.push_back({MemoryWithdrawn{client.id, bytes},
+                 {.why = Why::MemoryCannotFit, .bytes = client.demand, .free = most}});
+  pinned_ -= bytes;
+  client.demand -= bytes;
+  client.share->allocated -= bytes;
+  stale_ = true;
+  if (client.complete()) return complete(client, now, out);
+  if (!client.wants_work) dequeue(client);
+  changed_.push_back(&client);
+}
+
+void Residency::admit(Client& client, Time protect_until, Why why, Time now, Decisions& out) {
   dequeue(client);
   unlist(client);
   client.admitted = true;
   client.protect_cap = protect_until;
-  if (need > kNothing) bring_in(client, need, {.why = why, .bytes = need}, now, out);
+  if (client.awaits > kNothing) give(client, now, out);
+  const Bytes absent = client.absent();
+  if (absent > kNothing) bring_in(client, absent, {.why = why, .bytes = absent}, now, out);
 }
 
 // In the order in which they will be needed last. `head` is not among them.
@@ -334,7 +365,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       Client& client = *std::get<2>(*it++);
       ++looked_at;
       if (&client == &head) continue;
-      const Bytes need = client.demand - client.resident - client.incoming;
+      const Bytes need = client.need();
       if (client.outgoing > kNothing || client.rests_until || !can_ever_fit(client)) continue;
       if (need > free()) {
         const bool moves = head.incoming > kNothing || head.rests_until;
@@ -345,14 +376,14 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
         list(head);
         return;
       }
-      admit(client, need, *rotation_at_, Why::Fits, now, out);
+      admit(client, *rotation_at_, Why::Fits, now, out);
       if (client.complete()) complete(client, now, out);
     }
   }
-  const Bytes need = head.demand - head.resident - head.incoming;
-  const Bytes ahead = std::min(need, free());
+  const Bytes absent = head.absent();
+  const Bytes ahead = std::min(absent, free());
   // Less than a chunk does not move unless it is all that is missing.
-  const bool moves = ahead > kNothing && (ahead == need || ahead >= kLargestChunk);
+  const bool moves = ahead > kNothing && (ahead == absent || ahead >= kLargestChunk);
   if (moves && head.outgoing == kNothing && !head.rests_until) {
     unlist(head);
     bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, now, out);
@@ -370,11 +401,13 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   relieve_pressure(now, out, stop);
   for (auto it = queue_.begin(); it != queue_.end();) {
     Client& head = *std::get<2>(*it++);
+    if (head.awaits > kNothing && head.demand > room_for(head)) withdraw(head, now, out);
+    if (!head.queued) continue;
     if (!can_ever_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
     if (head.outgoing > kNothing) break;                    // still being moved out
-    const Bytes need = head.demand - head.resident - head.incoming;
+    const Bytes need = head.need();
     if (need <= free()) {
-      admit(head, need, Time::max(), Why::Fits, now, out);
+      admit(head, Time::max(), Why::Fits, now, out);
       if (head.complete()) complete(head, now, out);
       continue;
     }

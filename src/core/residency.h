@@ -70,13 +70,15 @@ class Residency {
   // by update() once it has.
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
   // What the client can have at most, beside what others can never move.
-  Bytes room_for(const Client& client) const { return safe_limit() - (pinned_ - client.pinned); }
+  Bytes room_for(const Client& client) const { return unpinned() + client.stuck(); }
+  // What anybody can have at most beside all that can never move.
+  Bytes unpinned() const { return safe_limit() - pinned_; }
   // Whether the client could still have all it was promised if others had `more` that cannot move.
   bool can_fit_beside(const Client& client, Bytes more) const {
     return client.demand + stuck_beside(client) + more <= safe_limit();
   }
-  // Clients whose memory has become complete since the last call.
-  std::vector<Client*> take_completed() { return std::exchange(completed_, {}); }
+  // Clients whose memory has become complete since the last call, or who wait for less.
+  std::vector<Client*> take_changed() { return std::exchange(changed_, {}); }
   std::optional<Time> next_wakeup() const;
   Reason explain(const Client& client, Time now) const;
 
@@ -92,7 +94,7 @@ class Residency {
   static QueueKey key_of(Client& client) { return {client.queue_key, client.queue_seq, &client}; }
   // What others hold and cannot or do not move.
   Bytes stuck_beside(const Client& client) const {
-    return pinned_ - client.pinned + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
+    return pinned_ - client.stuck() + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
   }
   bool can_ever_fit(const Client& client) const { return can_fit_beside(client, Bytes{}); }
   Duration move_time(Bytes bytes) const;
@@ -107,7 +109,7 @@ class Residency {
   void unwatch(Client& client);
   void trust_again(Client& client);
   void measure_link(Bytes moved, Duration took);
-  void take_back(Client& client, Bytes kept, Bytes missing);
+  void set_left(Client& client, Bytes out, Bytes in);
   void rest(Client& client, Time now);
   void rise(Client& client);
   void wake_the_rested(Time now);
@@ -119,7 +121,9 @@ class Residency {
   void protect(Client& client, Bytes bytes, Time now);
   void replace_guessed_quanta();
   void complete(Client& client, Time now, Decisions& out);
-  void admit(Client& client, Bytes need, Time protect_until, Why why, Time now, Decisions& out);
+  void give(Client& client, Time now, Decisions& out);
+  void withdraw(Client& client, Time now, Decisions& out);
+  void admit(Client& client, Time protect_until, Why why, Time now, Decisions& out);
   Victims find_victims(const Client* head, Bytes deficit) const;
   void take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
             std::vector<Client*>& stop);
@@ -136,7 +140,7 @@ class Residency {
   Bytes incoming_;
   Bytes leaving_;  // outgoing and planned
   Bytes undone_;
-  Bytes pinned_;
+  Bytes pinned_;       // with what is promised
   Bytes stalled_;      // held by or promised to clients that do not move it
   bool stale_ = true;  // something has changed since the last plan
   std::set<QueueKey> queue_;
@@ -146,7 +150,7 @@ class Residency {
   std::optional<Time> rotation_at_;
   std::set<EvictKey> moving_;   // by when the move must be done
   std::set<EvictKey> resting_;  // by when an order may be tried again
-  std::vector<Client*> completed_;
+  std::vector<Client*> changed_;
 };
 
 }  // namespace nvshare::core

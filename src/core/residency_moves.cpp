@@ -18,6 +18,7 @@ constexpr Bytes kNothing{0};
 
 void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
   client.outgoing += bytes;
+  client.told_out += bytes;
   leaving_ += bytes;
   stale_ = true;
   watch(client, now);
@@ -26,6 +27,7 @@ void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time no
 
 void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
   set_incoming(client, client.incoming + bytes);
+  client.told_in += bytes;
   watch(client, now);
   out.push_back({BringIn{client.id, bytes}, why});
 }
@@ -47,13 +49,16 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   const Bytes in_by = std::max(kNothing, how.resident - client.resident);
   measure_link(std::max(out_by, in_by), how.took);
   trust_again(client);
+  const Bytes not_out = client.outgoing - out_by;
+  const Bytes not_in = std::max(kNothing, client.incoming - in_by);
   set_resident(client, how.resident);
-  set_incoming(client, client.incoming - in_by);
+  set_incoming(client, not_in);
   client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
   client.moved_some |= out_by > kNothing || in_by > kNothing;
-  const Bytes kept = std::min(how.kept, std::max(kNothing, client.outgoing - out_by));
-  const Bytes missing = std::min(how.missing, client.incoming);
-  take_back(client, out_by + kept, missing);
+  set_left(client, how.out_left, how.in_left);
+  // What has been freed meanwhile is neither.
+  const Bytes kept = std::min(how.kept, std::max(kNothing, not_out - client.outgoing));
+  const Bytes missing = std::min(how.missing, not_in - client.incoming);
   // An order of which nothing was done is not repeated at once, nor one to make room that was not
   // obeyed: they would not be obeyed now either. That whole chunks come in leaves some of an order
   // undone and is no failure.
@@ -76,21 +81,24 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   }
 }
 
-// Of what was ordered this much is done with: out, or not to be moved after all.
-void Residency::take_back(Client& client, Bytes outgoing, Bytes incoming) {
-  const Bytes done = std::min(outgoing, client.outgoing);
-  client.outgoing -= done;
-  leaving_ -= done;
-  const Bytes planned = std::min(client.planned, std::max(kNothing, client.movable()));
-  leaving_ -= client.planned - planned;
+// So much is left of its orders, and no more of it moves than there is to move.
+void Residency::set_left(Client& client, Bytes out, Bytes in) {
+  client.told_out = out;
+  client.told_in = in;
+  const Bytes could_leave = std::max(kNothing, client.resident - client.pinned);
+  const Bytes outgoing = std::min({client.outgoing, out, could_leave});
+  const Bytes planned = std::min(client.planned, could_leave - outgoing);
+  const Bytes left_less = client.outgoing - outgoing + client.planned - planned;
+  stale_ |= left_less > kNothing;
+  leaving_ -= left_less;
+  client.outgoing = outgoing;
   client.planned = planned;
-  stale_ |= incoming > kNothing || done > kNothing;
-  set_incoming(client, client.incoming - incoming);
+  set_incoming(client, std::min({client.incoming, in, client.incoming + client.absent()}));
 }
 
 // It was let in by several orders, each of which has left less than a chunk: one for all of that.
 void Residency::bring_rest(Client& client, Time now, Decisions& out) {
-  const Bytes need = client.demand - client.resident;
+  const Bytes need = client.absent();
   if (!client.admitted || client.queued || need <= kNothing || need > free()) return;
   bring_in(client, need, {.why = Why::NextInLine, .bytes = need}, now, out);
 }

@@ -22,6 +22,9 @@ struct ClientView {
   Bytes allocated{};
   Bytes resident{};
   Bytes pinned{};
+  Bytes awaits{};                      // cannot move, and waits for room
+  Bytes incoming{};                    // told to come in, and not there yet
+  Bytes outgoing{};                    // told to leave, and still there
   std::optional<Time> first_throttle;  // of its tenant on this GPU
 };
 

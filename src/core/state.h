@@ -120,8 +120,13 @@ struct Client {
   Bytes demand;
   Bytes pinned{};
   Bytes resident{};
+  Bytes awaits{};  // of demand: cannot move, and is given when there is room for it
   Bytes incoming;
   Bytes outgoing;  // told to send out, not reported yet
+  // What is left of the orders that are not over. More than is incoming or outgoing when what was
+  // to move has been freed since.
+  Bytes told_in{};
+  Bytes told_out{};
   Bytes planned;   // to be sent out as soon as it has stopped
   Bytes moved_in;  // brought in since it was last complete, for the quantum
   bool parked = false;
@@ -166,6 +171,12 @@ struct Client {
 
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
+  // What it lacks and nobody has brought on the way; and what of that an order could bring.
+  Bytes need() const { return demand - resident - incoming; }
+  Bytes absent() const { return need() - awaits; }
+  // What can never leave the GPU, with what is promised.
+  Bytes stuck() const { return pinned + awaits; }
+  bool waits_for_memory() const { return wants_work || awaits.count > 0; }
 };
 
 }  // namespace nvshare::core

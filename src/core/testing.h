@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,7 +22,12 @@ class TestCore {
   Decisions step(const Event& event) {
     auto result = core.step(event, now);
     EXPECT_TRUE(result) << result.error().message;
-    return result ? *result : Decisions{};
+    if (!result) return {};
+    for (const Decision& d : *result) {
+      if (const auto* out = std::get_if<SendOut>(&d.action)) told[out->client].out += out->bytes;
+      if (const auto* in = std::get_if<BringIn>(&d.action)) told[in->client].in += in->bytes;
+    }
+    return *result;
   }
   // Takes an event that must be refused; the reason.
   std::string refused(const Event& event) {
@@ -62,14 +69,30 @@ class TestCore {
   }
   // The client does what it was told with its memory, all at once.
   Decisions move_to(int id, Bytes resident, Duration took = 1ms) {
-    return step(MemoryMoved{cid(id), resident, took});
+    return moved({cid(id), resident, took});
+  }
+  // What has moved, and what will not be, is no longer left of its orders.
+  Decisions moved(MemoryMoved how) {
+    const Bytes in = how.resident - core.view(how.client)->resident;
+    Orders& left = told[how.client];
+    left.out = std::max(Bytes{}, left.out + std::min(Bytes{}, in) - how.kept);
+    left.in = std::max(Bytes{}, left.in - std::max(Bytes{}, in) - how.missing);
+    how.out_left = left.out;
+    how.in_left = left.in;
+    return step(how);
   }
   ClientView view(int id) const { return *core.view(cid(id)); }
   ClientState state(int id) const { return view(id).state; }
   std::string why(int id) const { return *core.explain(cid(id), now); }
   static ClientId cid(int id) { return ClientId{static_cast<std::uint64_t>(id)}; }
 
+  struct Orders {
+    Bytes out{};
+    Bytes in{};
+  };
+
   Core core;
+  std::map<ClientId, Orders> told;  // to move, and not done
   Time now{};
   int ticks = 0;
 };

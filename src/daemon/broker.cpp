@@ -334,6 +334,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.gpu = gpu;
   client.pid = peer.pid;
   client.uid = peer.uid;
+  client.minor = hello.minor;
   client.program = printable(hello.program, sizeof hello.program);
   client.page = &page;
   client.own_limit = own_limit(hello);
@@ -370,6 +371,8 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   client.beyond = beyond_with(client, client.allocated);
   book_rest(client, now);
   show_allocated(tenant, *gpu);
+  gpus_.at(*gpu).unpinned_shown.reset();  // not in its page yet
+  show_room(gpus_.at(*gpu));
   update_watch(gpus_.at(*gpu), client.id);
   const TenantRecord& of = tenants_.at(tenant);
   log_.info("client_registered", {{"client", client.id.value},

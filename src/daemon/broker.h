@@ -134,7 +134,9 @@ class Broker {
   };
   std::optional<Refusal> refuse(const ClientRecord& client, std::uint64_t bytes,
                                 bool movable) const;
-  std::optional<Refusal> no_host_memory(const ClientRecord& client, Bytes bytes) const;
+  std::optional<Refusal> no_host_memory(const ClientRecord& client, Bytes bytes,
+                                        bool movable) const;
+  bool may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const;
   void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
   void refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
@@ -167,7 +169,8 @@ class Broker {
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
   // The GPU, if a client on it grew by that much.
-  ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {}) const;
+  ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {},
+                     bool movable = true) const;
   void fill_arena();
   void ask_for_arena(Time now);
   void tell_arena_need(ClientRecord& client, Bytes bytes);
@@ -188,6 +191,8 @@ class Broker {
   }
   void act(const core::WaitForMemory&, const core::Reason&, Time) {}
   void act(const core::MemoryAvailable&, const core::Reason&, Time) {}
+  void act(const core::MemoryGiven& given, const core::Reason&, Time);
+  void act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time);
   void act(const core::MemoryRefused&, const core::Reason&, Time) {}
   void act(const core::Overdue& overdue, const core::Reason& why, Time now);
   void act(const core::ReadMeter& order, const core::Reason& why, Time now);
@@ -199,6 +204,7 @@ class Broker {
   void set_wants(ClientRecord& client, bool wants, Time now);
   void show_limits(const TenantRecord& tenant);
   void show_allocated(TenantId tenant, GpuId gpu);
+  void show_room(GpuRecord& gpu);
   void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
   Result<GpuId> gpu_for(const wire::Hello& hello, Time now);
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,

@@ -12,12 +12,12 @@ namespace {
 // Unified memory goes to the host without us.
 Bytes leaves_by_us(const ClientRecord& client) {
   if (client.backend != wire::Backend::Swap) return {};
-  return std::max(Bytes{}, client.booked - client.pinned);
+  return std::max(Bytes{}, client.booked - client.awaited - client.pinned);
 }
 
 }  // namespace
 
-ArenaGpu Broker::arena_gpu(GpuId id, std::optional<ClientId> grows, Bytes by) const {
+ArenaGpu Broker::arena_gpu(GpuId id, std::optional<ClientId> grows, Bytes by, bool movable) const {
   const GpuRecord& record = gpus_.at(id);
   ArenaGpu gpu;
   gpu.total = record.total;
@@ -26,16 +26,16 @@ ArenaGpu Broker::arena_gpu(GpuId id, std::optional<ClientId> grows, Bytes by) co
     const ClientRecord& client = clients_.at(client_id);
     const Bytes more = client_id == grows ? by : Bytes{};
     gpu.demand += client.booked + more;
-    gpu.movable.push_back(leaves_by_us(client) + more);
+    gpu.movable.push_back(leaves_by_us(client) + (movable ? more : Bytes{}));
   }
   return gpu;
 }
 
 // What may have to leave must have a place to go to before it is promised.
-std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client,
-                                                      Bytes bytes) const {
-  if (client.backend != wire::Backend::Swap) return std::nullopt;
-  const ArenaGpu grown = arena_gpu(client.gpu, client.id, bytes);
+std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client, Bytes bytes,
+                                                      bool movable) const {
+  if (movable && client.backend != wire::Backend::Swap) return std::nullopt;
+  const ArenaGpu grown = arena_gpu(client.gpu, client.id, bytes, movable);
   if (grown.demand <= grown.safe) return std::nullopt;
   Bytes need = arena_need(grown);
   for (const auto& [id, gpu] : gpus_) {

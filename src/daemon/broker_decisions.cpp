@@ -31,6 +31,7 @@ void Broker::follow(core::Decisions decisions, Time now) {
     apply(next, now);
   }
   following_ = false;
+  for (auto& [id, gpu] : gpus_) show_room(gpu);
 }
 
 void Broker::apply(const core::Decision& decision, Time now) {

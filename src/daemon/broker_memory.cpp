@@ -27,11 +27,13 @@ bool can_move(const ClientRecord& client) {
 // --- what the core counts ----------------------------------------------------------------------
 
 Bytes Broker::booked_pinned(const ClientRecord& client) {
-  return std::min(client.pinned, client.booked);
+  return std::min(client.pinned, client.booked - client.awaited);
 }
 
 Bytes Broker::booked_resident(const ClientRecord& client) {
-  return std::clamp(client.resident - client.beyond, booked_pinned(client), client.booked);
+  const Bytes least = booked_pinned(client);
+  const Bytes most = std::max(least, client.booked - client.awaited);
+  return std::clamp(client.resident - client.beyond, least, most);
 }
 
 // After the scheduler was away a client may have more than it would be given now. It has it anyway;
@@ -92,7 +94,7 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
     return Refusal{Bytes{0}, "it has more than its limit already"};
   }
   if (auto refusal = over_tenant_limit(client, to_bytes(bytes))) return refusal;
-  return movable ? no_host_memory(client, to_bytes(bytes)) : std::nullopt;
+  return movable ? no_host_memory(client, to_bytes(bytes), true) : std::nullopt;
 }
 
 void Broker::refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
@@ -144,6 +146,13 @@ void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
   show_allocated(client.tenant, client.gpu);
 }
 
+// Memory that cannot move: an older library takes no for an answer, and nothing else. Others can
+// make room only when they have a place to go to.
+bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const {
+  return message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
+         !no_host_memory(client, to_bytes(message.bytes), false);
+}
+
 // The answer goes before what else follows from it: an order to bring memory in says nothing to a
 // program that does not know of that memory yet.
 void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
@@ -153,8 +162,9 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   if (!movable) push_beyond(client, std::exchange(beyond, Bytes{}), now);
   bytes -= beyond;
   const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
+  const bool waits = may_wait(client, message);
   auto taken = core_.step(core::MemoryChanged{client.id, client.booked + bytes, pinned,
-                                              booked_resident(client), movable},
+                                              booked_resident(client), movable || waits, waits},
                           now);
   if (!taken) return refuse_memory(client, message, {Bytes{0}, taken.error().message});
   for (const core::Decision& decision : *taken) {
@@ -165,6 +175,16 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   }
   const core::ClientView view = *core_.view(client.id);
   const bool fits = !movable || bytes == Bytes{} || view.resident == view.allocated;
+  if (waits) {
+    client.allocated += bytes;
+    client.booked += bytes;
+    client.waiting.push_back({message.request, bytes});
+    client.awaited += bytes;
+    show_allocated(client.tenant, client.gpu);
+    if (view.awaits > Bytes{}) answer(client, message, false);  // otherwise MemoryGiven says so
+    follow(std::move(*taken), now);
+    return fill_arena();
+  }
   client.beyond += beyond;
   client.allocated += beyond;
   if (fits) client.resident += beyond;
@@ -176,12 +196,40 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   if (movable) fill_arena();
 }
 
+void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
+  ClientRecord* client = find(given.client);
+  if (client == nullptr) return;
+  for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
+    auto yes = wire::make<wire::MemoryAvailable>();
+    yes.request = one.number;
+    outbox_.send(client->id, yes.header);
+  }
+  const Bytes bytes = std::exchange(client->awaited, {});
+  client->pinned += bytes;
+  client->resident += bytes;
+}
+
+void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time) {
+  ClientRecord* client = find(withdrawn.client);
+  if (client == nullptr) return;
+  const Bytes bytes = std::exchange(client->awaited, {});
+  client->allocated -= bytes;
+  client->booked -= bytes;
+  for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
+    auto message = wire::make<wire::MemoryRequest>();
+    message.request = one.number;
+    message.bytes = static_cast<std::uint64_t>(one.bytes.count);
+    refuse_memory(*client, message, {Bytes{0}, core::to_text(why)});
+  }
+  show_allocated(client->tenant, client->gpu);
+}
+
 // --- less, and elsewhere -----------------------------------------------------------------------
 
 void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
-  if (message.bytes > static_cast<std::uint64_t>(client.allocated.count)) {
-    return disconnect(client,
-                      fmt::format("freed {} bytes of {}", message.bytes, client.allocated.count));
+  const Bytes has = client.allocated - client.awaited;
+  if (message.bytes > static_cast<std::uint64_t>(has.count)) {
+    return disconnect(client, fmt::format("freed {} bytes of {}", message.bytes, has.count));
   }
   if (message.resident > message.bytes || message.pinned > message.resident ||
       message.pinned > static_cast<std::uint64_t>(client.pinned.count)) {
@@ -196,7 +244,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
   client.beyond -= std::min(client.beyond, to_bytes(message.resident - message.pinned));
   client.beyond = std::min(client.beyond, std::max(Bytes{}, client.allocated - client.pinned));
   // One that cannot move its memory need not say where it was.
-  const Bytes unsaid = std::max(Bytes{}, client.pinned - client.allocated);
+  const Bytes unsaid = std::max(Bytes{}, client.pinned - (client.allocated - client.awaited));
   client.pinned -= unsaid;
   client.resident -= unsaid;
   book_change(client, now);
@@ -205,7 +253,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
-  const Bytes could_move = client.allocated - client.pinned;
+  const Bytes could_move = client.allocated - client.awaited - client.pinned;
   if (message.bytes > static_cast<std::uint64_t>(could_move.count)) {
     return disconnect(client,
                       fmt::format("pinned {} bytes of {}, of which {} are already", message.bytes,
@@ -267,7 +315,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   client.moves += moves;
   tenants_.at(client.tenant).moves += moves;
   gpus_.at(client.gpu).moves += moves;
-  core::MemoryMoved event{client.id, booked_resident(client), took, {}, {}};
+  core::MemoryMoved event{.client = client.id, .resident = booked_resident(client), .took = took};
   if (ordered) {
     at->left = std::max(Bytes{}, at->left - (at->out ? out : came));
     if (message.done != 0) {
@@ -275,6 +323,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
       client.orders.erase(at);
     }
   }
+  for (const MoveOrder& one : client.orders) (one.out ? event.out_left : event.in_left) += one.left;
   const auto taken = step(event, now);
   if (!taken) return disconnect(client, taken.error().message);
   if (client.booked > client.to_book()) book_change(client, now);
@@ -290,6 +339,20 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
     if (client.gpu == gpu) sum += client.allocated;
   }
   return sum;
+}
+
+// After every event: mostly nothing of it has changed.
+void Broker::show_room(GpuRecord& gpu) {
+  const auto unpinned = core_.unpinned(gpu.id);
+  if (!unpinned || gpu.unpinned_shown == unpinned) return;
+  gpu.unpinned_shown = unpinned;
+  for (const ClientId id : gpu.clients) {
+    const auto view = core_.view(id);
+    if (!view) continue;
+    const Bytes room = *unpinned + view->pinned + view->awaits;
+    clients_.at(id).page->scheduler.room =
+        static_cast<std::uint64_t>(std::max(Bytes{1}, room).count);
+  }
 }
 
 void Broker::show_allocated(TenantId id, GpuId gpu) {

@@ -149,6 +149,28 @@ TEST_F(Swapping, MessagesThatCrossEachOtherAddUp) {
   EXPECT_EQ(view(two).resident, came - gib(1));
 }
 
+// Nothing is left of an order that is over, whatever was freed while it lasted.
+TEST_F(Swapping, WhatWasFreedBeforeItWasReportedDoesNotStayInTheBooks) {
+  const auto ahead = only<wire::SwapIn>(two);
+  const Bytes came{static_cast<std::int64_t>(ahead.bytes)};
+  t.free(two, gib(1), gib(1));
+  t.moved(two, ahead.order, {}, came);
+  const auto again = only<wire::SwapIn>(two);
+  EXPECT_EQ(view(two).incoming, gib(1)) << "of the second order";
+  t.moved(two, again.order, {}, gib(1));
+  EXPECT_EQ(view(two).incoming, Bytes{});
+  t.pass(2s);
+  t.release(one, grant, 2s, true);
+  const auto out = only<wire::SwapOut>(one);
+  t.free(one, gib(1), gib(1));
+  t.moved(one, out.order, Bytes{static_cast<std::int64_t>(out.bytes)} - gib(1), {});
+  EXPECT_EQ(view(one).outgoing, Bytes{});
+  for (const auto& in : t.outbox.take<wire::SwapIn>(two)) {
+    t.moved(two, in.order, {}, Bytes{static_cast<std::int64_t>(in.bytes)});
+  }
+  EXPECT_NE(t.granted(two), 0u);
+}
+
 TEST_F(Swapping, AGrowthThatDoesNotFitStopsItsOwnClient) {
   EXPECT_EQ(t.ask_movable(one, gib(1)), Told::Wait);
   EXPECT_EQ(t.outbox.take<wire::Drop>(one).size(), 1u);
@@ -160,6 +182,118 @@ TEST_F(Swapping, MemoryThatCannotMoveIsGivenNowOrNever) {
   EXPECT_FALSE(t.ask(one, gib(5)));
   const ClientId three = t.join(t.tenant("c"));
   EXPECT_FALSE(t.ask(three, gib(5))) << "the others could not come back beside it";
+}
+
+// --- memory that cannot move, and waits for room
+
+// Two clients of 7 GiB on a GPU that can safely hold 14.4; the second is idle.
+struct PinnedWaits : testing::Test {
+  PinnedWaits() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
+    EXPECT_EQ(t.ask_movable(one, gib(7)), Told::Available);
+    EXPECT_EQ(t.ask_movable(two, gib(7)), Told::Available);
+    t.want(one);
+    grant = t.granted(one);
+  }
+  Bytes safe() const { return *t.broker.core().safe_limit(GpuId{0}); }
+  const ClientRecord& record(ClientId id) const { return t.broker.clients().at(id); }
+  // The second does what it is told.
+  void make_room() {
+    t.pass(20s);
+    for (const auto& out : t.outbox.take<wire::SwapOut>(two)) {
+      t.moved(two, out.order, Bytes{static_cast<std::int64_t>(out.bytes)}, {});
+    }
+  }
+  TestBroker t{quick()};
+  ClientId one;
+  ClientId two;
+  std::uint64_t grant = 0;
+};
+
+TEST_F(PinnedWaits, TheAnswerComesWhenThereIsRoom) {
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
+  const std::uint64_t request = t.next_request;
+  EXPECT_EQ(record(one).allocated, gib(9)) << "it counts from now on";
+  EXPECT_EQ(t.page(one).tenant_allocated, static_cast<std::uint64_t>(gib(9).count));
+  EXPECT_EQ(record(one).pinned, Bytes{});
+  t.release(one, grant, 1ms, false);
+  EXPECT_TRUE(t.outbox.take<wire::MemoryAvailable>(one).empty());
+  make_room();
+  const auto given = t.outbox.take<wire::MemoryAvailable>(one);
+  ASSERT_EQ(given.size(), 1u);
+  EXPECT_EQ(given[0].request, request);
+  EXPECT_EQ(record(one).pinned, gib(2));
+  EXPECT_EQ(record(one).resident, gib(9));
+  t.free(one, gib(2), gib(2), gib(2));
+  EXPECT_EQ(t.broker.core().view(one)->allocated, gib(7));
+  EXPECT_TRUE(t.outbox.disconnected.empty());
+}
+
+TEST_F(PinnedWaits, WhatEachCanHaveIsInItsPage) {
+  const auto bytes = [](Bytes b) { return static_cast<std::uint64_t>(b.count); };
+  EXPECT_EQ(t.page(one).room, bytes(safe())) << "all of the other's memory can move";
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
+  EXPECT_EQ(t.page(one).room, bytes(safe()));
+  EXPECT_EQ(t.page(two).room, bytes(safe() - gib(2))) << "promised";
+  t.release(one, grant, 1ms, false);
+  make_room();
+  EXPECT_EQ(t.page(one).room, bytes(safe()));
+  EXPECT_EQ(t.page(two).room, bytes(safe() - gib(2)));
+  const ClientId three = t.join(t.tenant("c"));
+  EXPECT_EQ(t.page(three).room, bytes(safe() - gib(2)));
+  EXPECT_EQ(t.page(one).room, bytes(safe()));
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(4), 3}, t.now);
+  EXPECT_EQ(t.page(one).room, bytes(gib(12)));
+  t.broker.leave(one, t.now);
+  EXPECT_EQ(t.page(two).room, bytes(gib(12)));
+}
+
+TEST_F(PinnedWaits, SeveralThreadsAreAnsweredEach) {
+  EXPECT_EQ(t.ask_pinned(one, gib(1)), Told::Wait);
+  EXPECT_EQ(t.ask_pinned(one, mib(1)), Told::Wait) << "would fit, and comes behind";
+  t.release(one, grant, 1ms, false);
+  make_room();
+  EXPECT_EQ(t.outbox.take<wire::MemoryAvailable>(one).size(), 2u);
+  EXPECT_EQ(record(one).pinned, gib(1) + mib(1));
+}
+
+TEST_F(PinnedWaits, AnOlderLibraryIsAnsweredAtOnce) {
+  auto hello = TestBroker::hello();
+  hello.minor = 0;
+  const ClientId old = t.join(t.tenant("c"), hello);
+  EXPECT_EQ(t.ask_pinned(old, gib(2)), Told::Refused);
+  EXPECT_EQ(t.ask_pinned(old, mib(16)), Told::Available);
+}
+
+TEST_F(PinnedWaits, WithoutHostMemoryThereIsNothingToWaitFor) {
+  t.arena.limit = mib(1);
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Refused);
+  EXPECT_EQ(t.ask_pinned(one, mib(1)), Told::Available);
+}
+
+TEST_F(PinnedWaits, WhatCanFitNoLongerIsRefusedAfterAll) {
+  EXPECT_EQ(t.ask_pinned(one, gib(5)), Told::Wait);
+  t.release(one, grant, 1ms, false);
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(6), 2}, t.now);
+  const auto no = t.outbox.take<wire::MemoryRefused>(one);
+  ASSERT_EQ(no.size(), 1u);
+  EXPECT_EQ(no[0].request, t.next_request);
+  EXPECT_EQ(record(one).allocated, gib(7));
+  EXPECT_EQ(t.page(one).tenant_allocated, static_cast<std::uint64_t>(gib(7).count));
+  EXPECT_EQ(t.broker.core().view(one)->allocated, gib(7));
+}
+
+TEST_F(PinnedWaits, WhatIsWaitedForCannotBeFreed) {
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
+  t.free(one, gib(7), gib(7));
+  EXPECT_FALSE(t.gone(one));
+  t.free(one, Bytes{1});
+  EXPECT_TRUE(t.gone(one));
+}
+
+TEST_F(PinnedWaits, WhoIsKilledWaitingLeavesNothingBehind) {
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
+  t.broker.leave(one, t.now);
+  EXPECT_EQ(t.ask_pinned(two, safe() - gib(7)), Told::Available);
 }
 
 TEST_F(Swapping, LargerThanTheGpuIsRefused) {

@@ -80,6 +80,12 @@ struct HeldGrant {
   Duration billed{};  // of that, after what overlapped with others was shared out
 };
 
+// A question for memory that cannot move, which waits for room.
+struct WaitingRequest {
+  std::uint64_t number = 0;
+  Bytes bytes{};
+};
+
 // A SwapOut or SwapIn that is not over.
 struct MoveOrder {
   std::uint64_t number = 0;
@@ -101,6 +107,7 @@ struct ClientRecord {
   int pid = 0;
   std::uint32_t uid = 0;
   std::string program;
+  std::uint16_t minor = 0;  // version of the protocol that it speaks
   wire::Page* page = nullptr;
   wire::Watch watch = wire::Watch::Metered;
   std::optional<HeldGrant> grant;
@@ -117,6 +124,8 @@ struct ClientRecord {
   CreditRecord movable_credit;
   CreditRecord pinned_credit;
   std::deque<MoveOrder> orders;
+  std::deque<WaitingRequest> waiting;
+  Bytes awaited{};  // of allocated: all that is waiting
   Moves moves;
   Bytes arena{};       // host memory that it was given
   Bytes arena_made{};  // with what is being made for it
@@ -147,7 +156,8 @@ struct GpuRecord {
   std::string name;
   Bytes total{};
   std::set<ClientId> clients;
-  std::set<ClientId> holders;  // of a grant
+  std::set<ClientId> holders;           // of a grant
+  std::optional<Bytes> unpinned_shown;  // in the pages of all of its clients
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.

@@ -129,11 +129,13 @@ struct TestBroker {
   }
   // What it was told of memory that can move.
   enum class Told { Available, Wait, Refused };
-  Told ask_movable(ClientId client, Bytes bytes) {
+  Told ask_movable(ClientId client, Bytes bytes) { return ask(client, bytes, true); }
+  Told ask_pinned(ClientId client, Bytes bytes) { return ask(client, bytes, false); }
+  Told ask(ClientId client, Bytes bytes, bool movable) {
     auto message = wire::make<wire::MemoryRequest>();
     message.request = ++next_request;
     message.bytes = static_cast<std::uint64_t>(bytes.count);
-    message.movable = 1;
+    message.movable = movable ? 1 : 0;
     say(client, message);
     const auto yes = outbox.take<wire::MemoryAvailable>(client);
     const auto later = outbox.take<wire::MemoryWait>(client);

@@ -110,7 +110,7 @@ Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
     auto message = wire::make<wire::MemoryRequest>();
     message.request = request.number = link.next_request++;
     message.bytes = request.bytes = bytes;
-    message.movable = movable;
+    message.movable = request.movable = movable;
     request.answer = Request::kWaits;
     request.connection = link.connection;
     // A connection that fails here is given up by the link's thread, which answers everyone.
@@ -432,11 +432,18 @@ MemoryView memory_view(Gate& gate) {
   // Who has credit is the tenant's only process here, and knows best what it has allocated.
   const bool alone = page->movable_credit.cap.load() != 0 || page->pinned_credit.cap.load() != 0;
   const uint64_t allocated = alone ? view.allocated : page->scheduler.tenant_allocated.load();
+  const uint64_t room = page->scheduler.room.load();
+  // The driver's own memory waits for nobody: what is free now is all there is.
+  view.has_room = room != 0 && memory_backend(gate) != wire::Backend::Native;
+  view.room_left = room > view.allocated ? room - view.allocated : 0;
   if (limit == 0) return view;
   // Of the two limits the one that leaves less.
   const uint64_t left = limit > allocated ? limit - allocated : 0;
   const uint64_t own_left = view.limit > view.allocated ? view.limit - view.allocated : 0;
-  if (view.limit == 0 || left < own_left) return {limit, allocated};
+  if (view.limit == 0 || left < own_left) {
+    view.limit = limit;
+    view.allocated = allocated;
+  }
   return view;
 }
 

@@ -63,6 +63,9 @@ wire::Backend memory_backend(const Gate& gate);
 struct MemoryView {
   uint64_t limit = 0;
   uint64_t allocated = 0;
+  // Where memory can be made free: what of the GPU is left for this process, limits aside.
+  bool has_room = false;
+  uint64_t room_left = 0;
 };
 MemoryView memory_view(Gate& gate);
 

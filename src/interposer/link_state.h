@@ -27,6 +27,7 @@ struct Request {
   uint64_t number = 0;
   uint64_t bytes = 0;
   uint64_t connection = 0;  // on which it was asked
+  bool movable = false;
 };
 
 // What the scheduler wants moved.

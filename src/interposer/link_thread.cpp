@@ -245,6 +245,8 @@ void answer(Link& link, uint64_t number, Request::Answer what) {
   Lock lock(link.mutex);
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kWaits || request.number != number) continue;
+    // What cannot move is there when it is given: the thread waits on, and holds nothing meanwhile.
+    if (what == Request::kAbsent && !request.movable) continue;
     // Counted before anybody can act on it.
     if (what == Request::kAbsent) link.absent.fetch_add(request.bytes);
     request.answer = what;

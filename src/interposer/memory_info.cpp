@@ -2,7 +2,8 @@
 #include "interposer/link.h"
 #include "interposer/look.h"
 
-// How much memory there is: with a limit, the tenant's own; without one, the driver's answer.
+// How much memory there is: with a limit, the tenant's own. Free is what the program could have
+// more: where others' memory can move that is not what the driver has now.
 namespace nvshare::interposer {
 namespace {
 
@@ -15,14 +16,18 @@ template <FunctionId kFunction, typename Size>
 CUresult get_info(Size* free, Size* total) {
   Gate* gate = gate_of_current_device();
   const MemoryView view = gate == nullptr ? MemoryView{} : memory_view(*gate);
-  if (view.limit == 0) return real<kFunction>(free, total);
+  if (view.limit == 0 && !view.has_room) return real<kFunction>(free, total);
   Size real_free = 0;
   Size real_total = 0;
   const CUresult result = real<kFunction>(&real_free, &real_total);
   if (result != CUDA_SUCCESS) return result;
-  const uint64_t left = view.limit - (view.allocated < view.limit ? view.allocated : view.limit);
-  if (free != nullptr) *free = least(real_free, left);
-  if (total != nullptr) *total = least(real_total, view.limit);
+  const Size all = view.limit == 0 ? real_total : least(real_total, view.limit);
+  Size left = view.has_room ? least(real_total, view.room_left) : real_free;
+  if (view.limit != 0) {
+    left = least(left, view.allocated < view.limit ? view.limit - view.allocated : 0);
+  }
+  if (free != nullptr) *free = left;
+  if (total != nullptr) *total = all;
   return CUDA_SUCCESS;
 }
 

@@ -102,7 +102,7 @@ bool Simulator::finish_piece(SimGpu& gpu, Lane& lane) {
   if (piece->bytes.count > 0) {
     const bool inward = &lane == &gpu.in;
     gpu.set_resident(p, inward ? p.resident + piece->bytes : p.resident - piece->bytes);
-    tell(core::MemoryMoved{p.client, p.resident, piece->took});
+    tell(core::MemoryMoved{p.client, p.resident, piece->took, {}, {}, p.out_left, p.in_left});
   }
   lane.start(now_);
   return true;

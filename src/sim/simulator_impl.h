@@ -81,6 +81,8 @@ class Simulator {
   void obey(const core::BringIn& d);
   void obey(const core::WaitForMemory&) {}
   void obey(const core::MemoryAvailable& d);
+  void obey(const core::MemoryGiven&) {}
+  void obey(const core::MemoryWithdrawn&) {}
   void obey(const core::MemoryRefused& d);
   void obey(const core::Overdue& d);
   void obey(const core::ReadMeter& d);

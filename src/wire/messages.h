@@ -15,7 +15,9 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 0;
+inline constexpr uint16_t kMinor = 1;
+// From this one on a program may be told to wait for memory that cannot move.
+inline constexpr uint16_t kMinorPinnedWaits = 1;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
@@ -133,7 +135,8 @@ struct Released {
   uint32_t reserved;
 };
 
-// Answered with the same `request`: MemoryAvailable, MemoryWait or MemoryRefused.
+// Answered with the same `request`: MemoryAvailable, MemoryWait or MemoryRefused; what is not
+// movable, after MemoryWait, once more.
 struct MemoryRequest {
   static constexpr Type kType = Type::MemoryRequest;
   Header header;
@@ -217,7 +220,7 @@ struct MemoryAvailable {
 
 // The bytes are counted, and there is no room for them now: whoever holds a grant gives it back
 // before it lets the program have the memory, and the next grant comes when all of it is on the
-// GPU.
+// GPU. What cannot move is not the program's before another answer to the same request says so.
 struct MemoryWait {
   static constexpr Type kType = Type::MemoryWait;
   Header header;

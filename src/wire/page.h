@@ -34,6 +34,8 @@ struct Page {
     Word tenant_allocated;  // what all processes of the tenant have allocated on this GPU
     Word core_limit;
     Word alive;  // changes every second; 0: an older scheduler, which does not say
+    // What this program can have at most, beside what others can never move; 0: an older scheduler.
+    Word room;
   };
   alignas(256) FromScheduler scheduler;
 

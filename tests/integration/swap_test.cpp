@@ -77,6 +77,32 @@ TEST_F(Swap, SoDoJobsThatMapTheirMemoryThemselves) {
   EXPECT_TRUE(eventually([&] { return of_gpu("/swapped") == 0; }, 10s));
 }
 
+// Memory of pools cannot move: it waits until the other has made room.
+TEST_F(Swap, SoDoJobsThatTakeMemoryFromAPoolInBetween) {
+  const Process scheduler = start_scheduler();
+  Job one = trainer("one", "100", {"--workspace", "16Mi"});
+  Job two = trainer("two", "100", {"--workspace", "16Mi"});
+  ASSERT_TRUE(wait_for_switches());
+  end(one);
+  end(two);
+  expect_good(one);
+  expect_good(two);
+}
+
+// Who waits for such memory when the scheduler goes is not left waiting.
+TEST_F(Swap, WhoWaitsForPinnedMemoryGoesOnWithoutTheScheduler) {
+  Process scheduler = start_scheduler();
+  Job holder = trainer("holder", "100", {"--workspace", "16Mi"});
+  Job other = trainer("other", "100", {"--workspace", "16Mi"});
+  ASSERT_TRUE(wait_for_switches());
+  scheduler.signal(SIGKILL);
+  scheduler.wait(10s);
+  end(holder);
+  expect_good(holder);
+  end(other);
+  expect_good(other);
+}
+
 TEST_F(Swap, WhoIsKilledInTheMiddleLeavesItsRoomToTheOthers) {
   const Process scheduler = start_scheduler();
   Job one = trainer("one");

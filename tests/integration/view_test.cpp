@@ -92,6 +92,32 @@ TEST_F(View, AProgramOnTheGpuSeesItAtOnce) {
   EXPECT_EQ(ask(one, "nvml"), "used=67108864 free=0 total=67108864") << "more than all there is";
 }
 
+// What others have can be moved out, so it is not in the way; what cannot move is.
+TEST_F(View, FreeIsWhatAProgramCouldHave) {
+  const auto free_of = [&](Process& one) {
+    const std::string said = ask(one, "info");
+    const std::size_t at = said.find("free=");
+    EXPECT_NE(at, std::string::npos) << said;
+    return at == std::string::npos ? 0 : std::stoll(said.substr(at + 5));
+  };
+  constexpr std::int64_t kGi = std::int64_t{1} << 30;
+  Process one = started("one", {});
+  Process two = started("two", {});
+  const std::int64_t all = free_of(one);
+  EXPECT_GT(all, 3 * kGi);
+  EXPECT_LT(all, 4 * kGi) << "not what is reserved";
+  ASSERT_EQ(ask(two, "alloc 2Gi"), "CUDA_SUCCESS");
+  EXPECT_EQ(free_of(one), all);
+  EXPECT_EQ(free_of(two), all - 2 * kGi) << "its own counts";
+  ASSERT_EQ(ask(one, "alloc 3Gi"), "CUDA_SUCCESS") << "it is there when it is needed";
+  Process native = started("native", {"--backend", "native"});
+  const std::int64_t before = free_of(two);
+  ASSERT_EQ(ask(native, "alloc 64Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(free_of(two), before - (64 << 20)) << "what cannot move is in the way";
+  Process limited = started("limited", {"--mem", "1Gi"});
+  EXPECT_EQ(free_of(limited), kGi);
+}
+
 TEST_F(View, WhoOnlyLooksIsNoClient) {
   Process one = probe("one", {"--mem", "256Mi"});
   EXPECT_EQ(ask(one, "nvml"), "used=0 free=268435456 total=268435456");

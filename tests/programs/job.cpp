@@ -261,8 +261,21 @@ bool Job::measure_operation() {
   return true;
 }
 
+// Memory that a batch works in, in stream order.
+bool Job::take_workspace(Lane& lane, CUdeviceptr& address) {
+  const auto bytes = static_cast<std::size_t>(options_.workspace.count);
+  return bytes == 0 || (ok(driver_.call<FunctionId::cuMemAllocAsync>(&address, bytes, lane.stream),
+                           "cuMemAllocAsync") &&
+                        ok(driver_.call<FunctionId::cuMemsetD32Async>(
+                               address, 0u, bytes / sizeof(unsigned), lane.stream),
+                           "cuMemsetD32Async") &&
+                        add(address, bytes / sizeof(unsigned), blocks_, lane.stream));
+}
+
 // A batch of `count` operations, and the mark behind it.
 bool Job::submit(Lane& lane, std::int64_t count) {
+  CUdeviceptr workspace = 0;
+  if (!take_workspace(lane, workspace)) return false;
   if (lane.graph != nullptr) {
     if (!ok(driver_.call<FunctionId::cuGraphLaunch>(lane.graph, lane.stream), "cuGraphLaunch")) {
       return false;
@@ -272,6 +285,10 @@ bool Job::submit(Lane& lane, std::int64_t count) {
       if (!one_operation(lane, lane.stream)) return false;
     }
     if (options_.check && !add_to_ledger(lane, lane.stream)) return false;
+  }
+  if (workspace != 0 &&
+      !ok(driver_.call<FunctionId::cuMemFreeAsync>(workspace, lane.stream), "cuMemFreeAsync")) {
+    return false;
   }
   lane.batches += 1;
   lane.marked[lane.next] = count;

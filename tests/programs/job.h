@@ -60,6 +60,7 @@ class Job {
   bool add(CUdeviceptr address, std::uint64_t words, unsigned grid, CUstream stream);
   bool change_next_piece(CUstream stream);
   bool read_next_piece(CUstream stream);
+  bool take_workspace(Lane& lane, CUdeviceptr& address);
   bool submit(Lane& lane, std::int64_t count);
   bool settle(Lane& lane, int mark);
   bool check_ledger(Lane& lane);

@@ -96,6 +96,9 @@ const std::vector<Flag>& flags() {
       {"--memory", "SIZE", "device memory that it takes and holds",
        bytes(&JobOptions::memory, Bytes{0})},
       {"--piece", "SIZE", "in pieces of this size (64Mi)", bytes(&JobOptions::piece, mib(1))},
+      {"--workspace", "SIZE",
+       "takes so much from the device's pool for each batch of launches, and gives it back",
+       bytes(&JobOptions::workspace, Bytes{0})},
       {"--expandable", "",
        "takes it as PyTorch's expandable segments do: made piece by piece (of 2Mi, 4Mi, ...), and "
        "mapped into one range",

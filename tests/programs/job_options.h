@@ -18,6 +18,7 @@ struct JobOptions {
   Duration kernel = 1ms;
   Bytes memory;
   Bytes piece = mib(64);  // that memory is taken in
+  Bytes workspace{};      // from the device's pool, for each batch
   Pattern pattern = Pattern::Saturate;
   Duration busy = 60ms;
   Duration idle = 40ms;

@@ -58,8 +58,14 @@ void ChunkWorld::add_client(ClientId id, Bytes room) {
 }
 
 Bytes ChunkWorld::resident(const Process& process) {
-  Bytes sum{};
+  Bytes sum = process.pinned;
   for (const Chunk& chunk : process.chunks) sum += chunk.there ? chunk.bytes : kNothing;
+  return sum;
+}
+
+Bytes ChunkWorld::allocated(const Process& process) {
+  Bytes sum = process.pinned + process.awaits;
+  for (const Chunk& chunk : process.chunks) sum += chunk.bytes;
   return sum;
 }
 
@@ -106,6 +112,41 @@ void ChunkWorld::obey(const MemoryAvailable& d) {
   served_[d.client].last = now_;
 }
 
+void ChunkWorld::obey(const MemoryGiven& d) {
+  Process& process = processes_[d.client];
+  const Duration waited = now_ - process.awaits_since;
+  longest_wait_ = std::max(longest_wait_, waited);
+  given_later_ += waited > Duration::zero() ? 1 : 0;
+  process.pinned += std::exchange(process.awaits, kNothing);
+}
+
+void ChunkWorld::obey(const MemoryRefused& d) {
+  processes_[d.client].awaits -= processes_[d.client].asked;
+}
+
+Duration ChunkWorld::longest_wait() const {
+  Duration longest = longest_wait_;
+  for (const auto& [id, process] : processes_) {
+    if (process.awaits > kNothing) longest = std::max(longest, now_ - process.awaits_since);
+  }
+  return longest;
+}
+
+void ChunkWorld::pin_some(ClientId id) {
+  Process& process = processes_[id];
+  process.asked = mib(1 + dice_.byte());
+  if (process.awaits == kNothing) process.awaits_since = now_;
+  process.awaits += process.asked;
+  const Bytes pinned = process.pinned + process.asked;
+  tell(MemoryChanged{id, allocated(process), pinned, resident(process), true, true});
+}
+
+void ChunkWorld::unpin(ClientId id) {
+  Process& process = processes_[id];
+  process.pinned = kNothing;
+  tell(MemoryChanged{id, allocated(process), {}, resident(process)});
+}
+
 void ChunkWorld::obey(const ReadMeter& d) {
   told_.push_back(Usage{d.client, now_ - processes_[d.client].granted_at});
 }
@@ -124,9 +165,8 @@ void ChunkWorld::follow_order(ClientId id) {
   process.orders.pop_front();
   process.order_due.reset();
   if (!process.orders.empty()) process.order_due = now_ + 1ms;
-  Bytes sum{};
-  for (const Chunk& chunk : process.chunks) sum += chunk.bytes;
-  const bool all_in = !order.out && order.bytes >= sum - resident(process);
+  const Bytes absent = allocated(process) - process.awaits - resident(process);
+  const bool all_in = !order.out && order.bytes >= absent;
   int most = dice_.one_in(4) ? static_cast<int>(dice_.below(4)) : 1000;  // then it fails
   Bytes moved{};
   for (Chunk& chunk : process.chunks) {
@@ -161,11 +201,18 @@ void ChunkWorld::play_moment() {
     if (process.release_due && *process.release_due <= now_) {
       process.release_due.reset();
       told_.push_back(Released{id, now_ - process.granted_at, true});
+    } else if (dice_.one_in(16)) {
+      dice_.one_in(2) ? pin_some(id) : unpin(id);
     }
     if (process.order_due && *process.order_due <= now_) follow_order(id);
     while (!told_.empty()) {
-      const Event event = told_.front();
+      Event event = told_.front();
       told_.pop_front();
+      if (auto* moved = std::get_if<MemoryMoved>(&event)) {
+        for (const Order& one : processes_[moved->client].orders) {
+          (one.out ? moved->out_left : moved->in_left) += one.bytes;
+        }
+      }
       tell(event);
     }
   }

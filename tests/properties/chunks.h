@@ -13,7 +13,8 @@
 namespace nvshare::properties {
 
 // Clients that all want the GPU all the time and whose memory moves in whole chunks of odd sizes.
-// Some orders fail, wholly or in part. Time is virtual.
+// Some orders fail, wholly or in part. Now and then they want memory that cannot move, and wait for
+// it. Time is virtual.
 class ChunkWorld {
  public:
   explicit ChunkWorld(Dice dice);
@@ -28,6 +29,10 @@ class ChunkWorld {
   const std::map<core::ClientId, Served>& served() const { return served_; }
   bool all_there(core::ClientId id) const;
   int orders() const { return orders_; }
+  // How often memory that cannot move was given after a wait, and the longest wait for it, over or
+  // not.
+  int given_later() const { return given_later_; }
+  Duration longest_wait() const;
   const Watch& watch() const { return watch_; }
   std::string story() const;
 
@@ -46,6 +51,10 @@ class ChunkWorld {
     std::optional<Time> order_due;  // of the first
     std::optional<Time> release_due;
     Time granted_at{};
+    Bytes pinned{};
+    Bytes awaits{};
+    Bytes asked{};  // last
+    Time awaits_since{};
   };
 
   void add_client(core::ClientId id, Bytes room);
@@ -55,13 +64,18 @@ class ChunkWorld {
   void obey(const core::SendOut& d) { take_order(d.client, {true, d.bytes}); }
   void obey(const core::BringIn& d) { take_order(d.client, {false, d.bytes}); }
   void obey(const core::MemoryAvailable& d);
+  void obey(const core::MemoryGiven& d);
+  void obey(const core::MemoryRefused& d);
   void obey(const core::ReadMeter& d);
   void obey(const auto&) {}
+  void pin_some(core::ClientId id);
+  void unpin(core::ClientId id);
   void take_order(core::ClientId id, Order order);
   void follow_order(core::ClientId id);
   std::optional<Time> next_time() const;
   void play_moment();
   static Bytes resident(const Process& process);
+  static Bytes allocated(const Process& process);
 
   Dice dice_;
   core::Config config_;
@@ -71,6 +85,8 @@ class ChunkWorld {
   std::map<core::ClientId, Process> processes_;
   std::map<core::ClientId, Served> served_;
   int orders_ = 0;
+  int given_later_ = 0;
+  Duration longest_wait_{};
   std::deque<core::Event> told_;
   std::vector<std::string> story_;
 };

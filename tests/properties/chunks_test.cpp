@@ -40,6 +40,16 @@ TEST(Chunks, EverybodyComesInAgainAndAgain) {
   });
 }
 
+// Nobody keeps the GPU for longer than 0.4 s when others wait, and no order fails for ever.
+TEST(Chunks, MemoryThatCannotMoveIsNotWaitedForLong) {
+  int given = 0;
+  play([&](const ChunkWorld& world) {
+    given += world.given_later();
+    if (world.longest_wait() > 20s) RC_FAIL(to_text(world.longest_wait()) + "\n" + world.story());
+  });
+  EXPECT_GT(given, 50) << "somebody waits";
+}
+
 // An order takes at least a millisecond; whoever repeats orders in vain gives one in each.
 TEST(Chunks, OrdersAreNotRepeatedWithoutEnd) {
   play([](const ChunkWorld& world) {

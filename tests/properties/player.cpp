@@ -266,7 +266,8 @@ void Player::allocate() {
   }
   const ShadowClient& c = it->second;
   Bytes allocated = some_bytes();
-  Bytes resident = std::min(c.resident, allocated);
+  if (!dice_.one_in(8)) allocated = std::max(allocated, c.awaits);
+  Bytes resident = std::min(c.resident, std::max(Bytes{}, allocated - c.awaits));
   if (dice_.one_in(8)) resident = std::min(resident, some_bytes());
   Bytes pinned = std::min(c.pinned, resident);
   if (dice_.one_in(8)) pinned = std::min(resident, some_bytes());
@@ -275,19 +276,32 @@ void Player::allocate() {
     tell(MemoryFound{id, allocated, pinned, resident});
     return;
   }
-  const bool at_once = dice_.one_in(4) && allocated > c.allocated;
-  if (at_once) pinned += allocated - c.allocated;
-  tell(MemoryChanged{id, allocated, pinned, resident, !at_once});
+  const bool pins = dice_.one_in(3) && allocated > c.allocated;
+  if (pins) pinned += allocated - c.allocated;
+  const bool may_wait = !pins || dice_.one_in(2);
+  tell(MemoryChanged{id, allocated, pinned, resident, may_wait, pins});
+}
+
+// What is left of a client's orders after that, as the shell knows it. Whole chunks go out: what is
+// more than was ordered may have been for one order of several.
+MemoryMoved Player::with_left(const ShadowClient& client, MemoryMoved moved) {
+  const Bytes in = std::max(Bytes{}, moved.resident - client.resident) + moved.missing;
+  Bytes out = std::max(Bytes{}, client.resident - moved.resident) + moved.kept;
+  if (dice_.one_in(4)) out = Bytes{out.count / 2};
+  moved.in_left = std::max(Bytes{}, client.in_left - in);
+  moved.out_left = std::max(Bytes{}, client.out_left - out);
+  if (dice_.one_in(32)) moved.in_left = moved.out_left = Bytes{};
+  return moved;
 }
 
 void Player::move_memory() {
   const ClientId id = some_client(
-      [](const ShadowClient& c) { return c.incoming.count > 0 || c.outgoing.count > 0; });
+      [](const ShadowClient& c) { return c.in_left.count > 0 || c.out_left.count > 0; });
   const auto it = watch_.clients().find(id);
   if (it == watch_.clients().end()) return;
   const ShadowClient& c = it->second;
-  const bool in = c.incoming.count > 0;
-  const Bytes left = in ? c.incoming : c.outgoing;
+  const bool in = c.in_left.count > 0;
+  const Bytes left = in ? c.in_left : c.out_left;
   Bytes piece = left;
   if (dice_.one_in(3)) piece = Bytes{left.count / (1 + dice_.below(7))};
   if (dice_.one_in(16)) piece = some_bytes();
@@ -295,7 +309,7 @@ void Player::move_memory() {
   MemoryMoved moved{id, in ? c.resident + piece : c.resident - piece, some_time()};
   if (dice_.one_in(4)) (in ? moved.missing : moved.kept) = dice_.one_in(4) ? some_bytes() : left;
   if (dice_.one_in(8)) moved.resident = c.resident;  // the order is over, and nothing has moved
-  tell(moved);
+  tell(with_left(c, moved));
 }
 
 void Player::change_settings() {
@@ -340,6 +354,7 @@ Event Player::nonsense() {
       return MemoryChanged{client, {wild}, {other}, {dice_.one_in(2) ? wild : other}};
     case 9:
       if (dice_.one_in(2)) return MemoryMoved{client, {wild}, Duration{other}};
+      if (dice_.one_in(2)) return MemoryMoved{client, {}, {}, {}, {}, {wild}, {other}};
       return MemoryMoved{client, {}, {}, {wild}, {other}};
     case 10: {
       Config config = config_;
@@ -369,9 +384,14 @@ void Player::talk_nonsense() {
 bool Player::answer_all() {
   std::vector<Event> answers;
   for (const auto& [id, c] : watch_.clients()) {
-    if (c.outgoing.count > 0) answers.push_back(MemoryMoved{id, c.resident - c.outgoing, 1ms});
-    if (c.outgoing.count == 0 && c.incoming.count > 0) {
-      answers.push_back(MemoryMoved{id, c.resident + c.incoming, 1ms});
+    const bool goes_out = c.out_left.count > 0;
+    if (goes_out) {
+      const Bytes out = std::min(c.out_left, c.resident - c.pinned);
+      answers.push_back(MemoryMoved{id, c.resident - out, 1ms, {}, {}, {}, c.in_left});
+    }
+    if (!goes_out && c.in_left.count > 0) {
+      const Bytes in = std::min(c.in_left, c.absent());
+      answers.push_back(MemoryMoved{id, c.resident + in, 1ms});
     }
     if (c.held != Held::No) answers.push_back(Released{id, now_ - c.granted_at, false});
   }
@@ -425,7 +445,7 @@ std::string Player::settle() {
   for (const auto& [id, client] : watch_.clients()) {
     Bytes others{};
     for (const auto& [other_id, other] : watch_.clients()) {
-      if (other.gpu == client.gpu && other_id != id) others += other.pinned;
+      if (other.gpu == client.gpu && other_id != id) others += other.pinned + other.awaits;
     }
     for (const GpuView& gpu : watch_.seen().gpus) {
       const bool fits = gpu.id == client.gpu && client.allocated + others <= gpu.safe_limit;

@@ -51,6 +51,7 @@ class Player {
   void report_usage();
   void allocate();
   void move_memory();
+  core::MemoryMoved with_left(const ShadowClient& client, core::MemoryMoved moved);
   void change_settings();
   void talk_nonsense();
   core::Event nonsense();

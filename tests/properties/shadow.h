@@ -23,10 +23,14 @@ struct ShadowClient {
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};
+  Bytes awaits{};    // pinned, asked for and not given
   Bytes incoming{};  // told to bring in and not reported
   Bytes outgoing{};  // told to send out and not reported
+  Bytes in_left{};   // of orders, also where what they were for has been freed
+  Bytes out_left{};
 
-  bool waits() const { return asked && held == Held::No; }
+  bool waits() const { return (asked || awaits.count > 0) && held == Held::No; }
+  Bytes absent() const { return allocated - resident - awaits; }
   bool complete() const { return resident == allocated && outgoing.count == 0; }
 };
 

@@ -55,18 +55,21 @@ struct EventText {
     return fmt::format("Usage client={} used={}ns", e.client.value, e.used.count());
   }
   std::string operator()(const MemoryChanged& e) const {
-    return fmt::format("MemoryChanged client={} allocated={} pinned={} resident={} may_wait={}",
-                       e.client.value, e.allocated.count, e.pinned.count, e.resident.count,
-                       e.may_wait);
+    return fmt::format(
+        "MemoryChanged client={} allocated={} pinned={} resident={} may_wait={} "
+        "pins={}",
+        e.client.value, e.allocated.count, e.pinned.count, e.resident.count, e.may_wait, e.pins);
   }
   std::string operator()(const MemoryFound& e) const {
     return fmt::format("MemoryFound client={} allocated={} pinned={} resident={}", e.client.value,
                        e.allocated.count, e.pinned.count, e.resident.count);
   }
   std::string operator()(const MemoryMoved& e) const {
-    return fmt::format("MemoryMoved client={} resident={} took={}ns kept={} missing={}",
-                       e.client.value, e.resident.count, e.took.count(), e.kept.count,
-                       e.missing.count);
+    return fmt::format(
+        "MemoryMoved client={} resident={} took={}ns kept={} missing={} "
+        "out_left={} in_left={}",
+        e.client.value, e.resident.count, e.took.count(), e.kept.count, e.missing.count,
+        e.out_left.count, e.in_left.count);
   }
   std::string operator()(const SchedulingSwitched& e) const {
     return fmt::format("SchedulingSwitched on={}", e.on);
@@ -103,6 +106,12 @@ struct ActionText {
   }
   std::string operator()(const MemoryAvailable& d) const {
     return fmt::format("MemoryAvailable client={}", d.client.value);
+  }
+  std::string operator()(const MemoryGiven& d) const {
+    return fmt::format("MemoryGiven client={} bytes={}", d.client.value, d.bytes.count);
+  }
+  std::string operator()(const MemoryWithdrawn& d) const {
+    return fmt::format("MemoryWithdrawn client={} bytes={}", d.client.value, d.bytes.count);
   }
   std::string operator()(const MemoryRefused& d) const {
     return fmt::format("MemoryRefused client={} asked={} allowed={}", d.client.value, d.asked.count,

@@ -130,10 +130,12 @@ void Watch::note(const Usage& e, Time now) {
 void Watch::note(const MemoryChanged& e, Time) {
   ShadowClient& client = clients_.at(e.client);
   const Bytes growth = std::max(kNothing, e.allocated - client.allocated);
+  const Bytes awaited = e.may_wait && e.pins ? growth : kNothing;
   client.allocated = e.allocated;
-  client.pinned = e.pinned;
+  client.awaits += awaited;
+  client.pinned = e.pinned - awaited;
   client.resident = e.resident + (e.may_wait ? kNothing : growth);
-  client.incoming = std::min(client.incoming, client.allocated - client.resident);
+  client.incoming = std::min(client.incoming, client.absent());
   client.outgoing = std::min(client.outgoing, client.resident - client.pinned);
 }
 
@@ -142,18 +144,20 @@ void Watch::note(const MemoryFound& e, Time) {
   client.allocated = e.allocated;
   client.pinned = e.pinned;
   client.resident = e.resident;
-  client.incoming = std::min(client.incoming, client.allocated - client.resident);
+  client.incoming = std::min(client.incoming, client.absent());
   client.outgoing = std::min(client.outgoing, client.resident - client.pinned);
 }
 
 void Watch::note(const MemoryMoved& e, Time) {
   ShadowClient& client = clients_.at(e.client);
-  const Bytes in = e.resident - client.resident;
-  client.incoming -= std::max(kNothing, in);
-  client.outgoing = std::max(kNothing, client.outgoing + std::min(kNothing, in));
+  const Bytes in = std::max(kNothing, e.resident - client.resident);
+  unreserved_ = std::max(kNothing, in - client.incoming);
   client.resident = e.resident;
-  client.incoming -= std::min(e.missing, client.incoming);
-  client.outgoing -= std::min(e.kept, client.outgoing);
+  client.in_left = e.in_left;
+  client.out_left = e.out_left;
+  const Bytes incoming = std::max(kNothing, client.incoming - in);
+  client.incoming = std::min({incoming, e.in_left, client.absent()});
+  client.outgoing = std::min({client.outgoing, e.out_left, e.resident - client.pinned});
 }
 
 void Watch::note(const SchedulingSwitched& e, Time now) {
@@ -235,6 +239,7 @@ void Watch::obey(ShadowClient& client, const SendOut& d, Time) {
     fail(Rule::Grants, fmt::format("client {} is to send out while it runs", client.id.value));
   }
   client.outgoing += d.bytes;
+  client.out_left += d.bytes;
   if (d.bytes <= kNothing || client.outgoing > client.resident - client.pinned) {
     fail(Rule::Books, fmt::format("client {} is to send out {}", client.id.value, d.bytes.count));
   }
@@ -242,7 +247,8 @@ void Watch::obey(ShadowClient& client, const SendOut& d, Time) {
 
 void Watch::obey(ShadowClient& client, const BringIn& d, Time) {
   client.incoming += d.bytes;
-  if (d.bytes <= kNothing || client.resident + client.incoming > client.allocated) {
+  client.in_left += d.bytes;
+  if (d.bytes <= kNothing || client.incoming > client.absent()) {
     fail(Rule::Books, fmt::format("client {} is to bring in {}", client.id.value, d.bytes.count));
   }
 }
@@ -250,7 +256,7 @@ void Watch::obey(ShadowClient& client, const BringIn& d, Time) {
 void Watch::obey(ShadowClient& client, const MemoryAvailable&, Time) {
   // An allocation that fits is there at once.
   if (asked_for_memory_ == client.id && client.incoming == kNothing) {
-    client.resident = client.allocated;
+    client.resident = client.allocated - client.awaits;
   }
   if (!client.complete()) {
     fail(Rule::Books, fmt::format("client {}'s memory is not there", client.id.value));
@@ -261,6 +267,23 @@ void Watch::obey(ShadowClient& client, const WaitForMemory& d, Time) {
   if (d.missing != client.allocated - client.resident) {
     fail(Rule::Books, fmt::format("client {} misses not {}", client.id.value, d.missing.count));
   }
+}
+
+void Watch::obey(ShadowClient& client, const MemoryGiven& d, Time) {
+  if (d.bytes <= kNothing || d.bytes != client.awaits) {
+    fail(Rule::Books, fmt::format("client {} is given {}", client.id.value, d.bytes.count));
+  }
+  client.awaits -= d.bytes;
+  client.pinned += d.bytes;
+  client.resident += d.bytes;
+}
+
+void Watch::obey(ShadowClient& client, const MemoryWithdrawn& d, Time) {
+  if (d.bytes <= kNothing || d.bytes != client.awaits) {
+    fail(Rule::Books, fmt::format("client {} does not get {}", client.id.value, d.bytes.count));
+  }
+  client.awaits -= d.bytes;
+  client.allocated -= d.bytes;
 }
 
 void Watch::obey(ShadowClient& client, const MemoryRefused& d, Time) {
@@ -276,17 +299,21 @@ void Watch::check_client(const ClientView& view) {
   if (it == clients_.end()) return fail(Rule::Books, "a client that has left is shown");
   const ShadowClient& client = it->second;
   const bool same = view.allocated == client.allocated && view.resident == client.resident &&
-                    view.pinned == client.pinned && view.gpu == client.gpu &&
-                    view.tenant == client.tenant;
+                    view.pinned == client.pinned && view.awaits == client.awaits &&
+                    view.incoming == client.incoming && view.outgoing == client.outgoing &&
+                    view.gpu == client.gpu && view.tenant == client.tenant;
   const bool possible = Bytes{} <= view.pinned && view.pinned <= view.resident &&
                         view.resident <= view.allocated && client.incoming >= kNothing &&
-                        client.outgoing >= kNothing;
+                        client.outgoing >= kNothing && client.incoming <= client.in_left &&
+                        client.outgoing <= client.out_left;
   if (!possible) fail(Rule::Books, fmt::format("client {}: impossible", view.id.value));
   if (!same) {
     fail(Rule::Books,
-         fmt::format("client {} is shown with {}/{}/{} and has {}/{}/{}", view.id.value,
-                     view.allocated.count, view.resident.count, view.pinned.count,
-                     client.allocated.count, client.resident.count, client.pinned.count));
+         fmt::format("client {} is shown with {}/{}/{}, {} in, {} out, and has {}/{}/{}, {}, {}",
+                     view.id.value, view.allocated.count, view.resident.count, view.pinned.count,
+                     view.incoming.count, view.outgoing.count, client.allocated.count,
+                     client.resident.count, client.pinned.count, client.incoming.count,
+                     client.outgoing.count));
   }
   if (held_in(view.state) != client.held ||
       (view.state == ClientState::Waiting) != client.waits()) {
@@ -296,7 +323,8 @@ void Watch::check_client(const ClientView& view) {
 }
 
 // What is on the GPU or on its way there may exceed the safe limit only because the limit came
-// down, and then it does not grow.
+// down, and then it does not grow; or because a client freed what was to come in, whose room was
+// given away, and then had something else that came in its place.
 void Watch::check_memory(const Snapshot& now, const Event& event) {
   const bool found = std::holds_alternative<MemoryFound>(event);  // is counted whatever there is
   for (const GpuView& gpu : now.gpus) {
@@ -311,7 +339,7 @@ void Watch::check_memory(const Snapshot& now, const Event& event) {
     const auto before = std::find_if(seen_.gpus.begin(), seen_.gpus.end(),
                                      [&](const GpuView& g) { return g.id == gpu.id; });
     const Bytes was = before == seen_.gpus.end() ? kNothing : before->resident;
-    if (!found && gpu.resident > std::max(gpu.safe_limit, was)) {
+    if (!found && gpu.resident > std::max(gpu.safe_limit, was) + unreserved_) {
       fail(Rule::Memory, fmt::format("gpu {}: {} grew to {} with a safe limit of {}", gpu.id.value,
                                      was.count, gpu.resident.count, gpu.safe_limit.count));
     }
@@ -385,6 +413,7 @@ void Watch::after(const Event& event, Time now, const Result<Decisions>& result,
   });
   const auto* memory = std::get_if<MemoryChanged>(&event);
   asked_for_memory_ = memory != nullptr ? std::optional(memory->client) : std::nullopt;
+  unreserved_ = kNothing;
   bills_.advance(now);
   if (!refused) std::visit([&](const auto& e) { note(e, now); }, event);
   if (std::holds_alternative<TenantPaused>(event)) seen_.tenants = core.snapshot().tenants;

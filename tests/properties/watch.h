@@ -70,6 +70,8 @@ class Watch {
   void obey(ShadowClient& client, const core::BringIn& d, Time now);
   void obey(ShadowClient& client, const core::WaitForMemory& d, Time now);
   void obey(ShadowClient& client, const core::MemoryAvailable& d, Time now);
+  void obey(ShadowClient& client, const core::MemoryGiven& d, Time now);
+  void obey(ShadowClient& client, const core::MemoryWithdrawn& d, Time now);
   void obey(ShadowClient& client, const core::MemoryRefused& d, Time now);
   void obey(ShadowClient& client, const core::Overdue& d, Time now);
   void obey(ShadowClient& client, const core::ReadMeter& d, Time now);
@@ -89,6 +91,7 @@ class Watch {
   core::Snapshot seen_;
   std::optional<Time> wakeup_;
   std::optional<core::ClientId> asked_for_memory_;  // by the present event
+  Bytes unreserved_{};  // what has come in by the present event, and had no room kept for it
   std::size_t next_to_explain_ = 0;
   Time quiet_since_{};
   Duration shortest_{};  // of what recurs by itself, as configured since quiet_since_
