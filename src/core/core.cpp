@@ -358,8 +358,9 @@ Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
   if (client->phase == Phase::Off || client->phase == Phase::Ready) {
     return Error{fmt::format("client {} holds no grant", e.client.value)};
   }
-  if (e.used < Duration::zero()) return Error{"used time is negative"};
+  if (e.used < Duration::zero() || e.gaps < Duration::zero()) return Error{"used time is negative"};
   Gpu& gpu = gpus_.at(client->gpu);
+  client->gaps = e.gaps;
   gpu.released(*client, e.used, e.more_work, now, out);
   finish(gpu, now, out);
   return {};

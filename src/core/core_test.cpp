@@ -170,6 +170,36 @@ TEST(Core, WhereWorkOverlapsClientsRunTogether) {
   EXPECT_EQ(t.refused(OverlapSeen{GpuId{7}, true}), "gpu 7 is not known");
 }
 
+// A program that waits for each step of its work asks for more only a moment after its turn was cut
+// off. That is no gap between bursts, and what lies between its steps no hand-over: turns stay
+// short.
+TEST(Core, WhoIsCutOffIsNotTakenForBursty) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  std::vector<Grant> grants;
+  const auto note = [&](const Decisions& decisions) {
+    for (const Grant& grant : only<Grant>(decisions)) grants.push_back(grant);
+  };
+  note(t.want(1));
+  note(t.want(2));
+  for (std::size_t i = 0; i < 400; ++i) {
+    if (i >= grants.size()) note(t.pass(5ms));
+    ASSERT_LT(i, grants.size());
+    const int id = static_cast<int>(grants[i].client.value);
+    const Duration budget = grants[i].budget.value_or(5ms);
+    EXPECT_LE(budget, 6ms) << i;
+    const Duration gaps = budget / 4;
+    note(t.pass(budget + gaps + 20us));
+    if (t.view(id).state != ClientState::Running && t.view(id).state != ClientState::Stopping)
+      continue;
+    note(t.step(Released{ClientId{grants[i].client}, budget, false, gaps}));
+    note(t.pass(50us));
+    note(t.want(id));
+  }
+}
+
 TEST(Core, AGpuThatIsRemovedForgetsItsClients) {
   TestCore t;
   t.gpu(0);

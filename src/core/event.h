@@ -74,11 +74,13 @@ struct WorkRequested {
   ClientId client;
 };
 // LOCK_RELEASED: everything the client had in flight is done. `used` is the GPU time its work
-// occupied since the grant; `more_work`: it wants the GPU again.
+// occupied since the grant, `gaps` the time in between in which it had nothing there; `more_work`:
+// it wants the GPU again.
 struct Released {
   ClientId client;
   Duration used{};
   bool more_work = false;
+  Duration gaps{};
 };
 // The meter's reading so far for a client that runs: GPU time since the grant.
 struct Usage {

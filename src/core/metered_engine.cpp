@@ -13,6 +13,7 @@ constexpr int kLongestTurn = 10;    // at most so many times as long as configur
 constexpr int kHandOverMemory = 8;  // turns
 constexpr int kLongestBurst = 20;   // times `turn`, that is waited for to end
 constexpr int kBurstMemory = 8;     // bursts
+constexpr int kGapsOfBursts = 20;   // a gap is no less than this part of the burst
 // Bursts below this do not disturb each other: the hardware lets each of its own turns take longer.
 constexpr Duration kShortBurst = 2ms;
 constexpr Duration kLongBurstsLast = 1s;  // after the last one
@@ -144,6 +145,7 @@ void MeteredEngine::mark_overdue(Client& client, Time now) {
 void MeteredEngine::release(Client& client, Duration used, Time now) {
   catch_up(now);
   Share& share = *client.share;
+  client.cut = client.phase != Phase::Running || (client.budget && used >= *client.budget);
   if (client.phase == Phase::Overdue) {
     used = now - client.granted_at;  // nobody else could be sure of the GPU
   } else {
@@ -210,19 +212,24 @@ Duration MeteredEngine::turn_of(const Client& client) const {
   return std::max(turn, client.burst + client.burst / 4);
 }
 
-// It has been idle: what it did since the last time was a burst.
+// It has been idle: what it did since the last time was a burst. Not when it was only cut off and
+// asks again behind it, or when it was away for less than is worth waiting for.
 void MeteredEngine::note_burst(Client& client, Time now) {
-  if (now == client.released_at || client.burst_so_far == Duration::zero()) return;
-  const Duration took = std::exchange(client.burst_so_far, Duration::zero());
+  const Duration idle = now - client.released_at;
+  const Duration took = client.burst_so_far;
+  if (took == Duration::zero() || idle < took / kGapsOfBursts) return;
+  if (client.cut && idle < config_.turn) return;
+  client.burst_so_far = Duration::zero();
   client.burst = took > client.burst ? took : client.burst - (client.burst - took) / kBurstMemory;
 }
 
-// Only whoever filled its turn tells how long the rest takes: others had gaps of their own in it.
+// Who was cut off shows what a turn takes beside its work and the gaps in that. Of who had gone
+// idle by itself only that it took no longer.
 void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now) {
-  if (!turns_ || !has_turn(client) || !contended(*client.share) || 2 * used < *client.budget)
-    return;
-  const Duration rest = std::max(Duration::zero(), now - client.granted_at - used);
-  hand_over_ += (std::min(rest, kLongestTurn * config_.turn) - hand_over_) / kHandOverMemory;
+  if (!turns_ || !has_turn(client) || !contended(*client.share)) return;
+  const Duration rest = std::max(Duration::zero(), now - client.granted_at - used - client.gaps);
+  const Duration most = client.cut ? kLongestTurn * config_.turn : hand_over_;
+  hand_over_ += (std::min(rest, most) - hand_over_) / kHandOverMemory;
 }
 
 // Somebody of a higher priority waits: the holder keeps the shortest of turns.
@@ -238,7 +245,8 @@ bool MeteredEngine::outranked(const Client& holder) const {
 // not count.
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
-    const Duration most = has_turn(holder) ? 2 * holder.turn : holder.turn;
+    const Duration most =
+        has_turn(holder) ? 2 * std::max(config_.turn, *holder.budget) : holder.turn;
     return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
   if (!holder.budget) return std::nullopt;

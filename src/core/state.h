@@ -160,6 +160,8 @@ struct Client {
   Duration burst{};         // GPU time it takes from one idle gap to the next, lately
   Duration burst_so_far{};  // of the present one
   Time released_at{};
+  bool cut = false;  // it had used up what it was granted, or was told to stop
+  Duration gaps{};   // in its last turn, when it had nothing on the GPU
   Time dropped_at{};
   std::optional<Duration> budget;
   Time billed_at{};           // when the meter was last read

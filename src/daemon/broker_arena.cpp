@@ -149,6 +149,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
   client.arena_claimed.reset();
   client.arena += more;
   client.arena_made += more;
+  client.arena_returnable = kept;  // it may have begun to, for the scheduler before
 }
 
 void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes) {

@@ -59,7 +59,8 @@ void Broker::settle(ClientRecord& client, Time now) {
 // freed more than it had, and so the sum stays what it was.
 void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said, Time now) {
   CreditRecord& credit = record_of(client, movable);
-  const Bytes has = movable ? client.allocated - client.pinned : client.pinned;
+  const Bytes could_move = client.allocated - client.awaited - client.pinned;
+  const Bytes has = movable ? could_move : client.pinned;
   const Bytes most = credit.left + std::max(Bytes{}, has);
   const Bytes left{static_cast<std::int64_t>(std::min(said, to_count(most)))};
   const Bytes taken = credit.left - left;

@@ -12,7 +12,8 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr auto kMost = static_cast<std::uint64_t>(core::kMostMemory.count);
-constexpr Duration kLongestMove = 1h;  // more is not believed
+constexpr std::size_t kMostWaiting = 64;  // requests of a client for pinned memory; as the library
+constexpr Duration kLongestMove = 1h;     // more is not believed
 
 Bytes to_bytes(std::uint64_t count) {
   return Bytes{static_cast<std::int64_t>(count)};
@@ -85,7 +86,9 @@ void Broker::book_change(ClientRecord& client, Time now) {
 std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::uint64_t bytes,
                                               bool movable) const {
   // Larger than anything there is; also what would overflow below.
-  if (bytes > kMost) return Refusal{Bytes{0}, "more than any GPU has"};
+  if (bytes > kMost || client.allocated > core::kMostMemory - to_bytes(bytes)) {
+    return Refusal{Bytes{0}, "more than any GPU has"};
+  }
   if (client.own_limit && client.allocated + to_bytes(bytes) > *client.own_limit) {
     return Refusal{std::max(Bytes{0}, *client.own_limit - client.allocated),
                    "more than the process's own limit"};
@@ -150,6 +153,7 @@ void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
 // make room only when they have a place to go to.
 bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const {
   return message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
+         client.waiting.size() < kMostWaiting &&
          !no_host_memory(client, to_bytes(message.bytes), false);
 }
 
@@ -227,7 +231,7 @@ void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why
 // --- less, and elsewhere -----------------------------------------------------------------------
 
 void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
-  const Bytes has = client.allocated - client.awaited;
+  const Bytes has = std::max(Bytes{}, client.allocated - client.awaited);
   if (message.bytes > static_cast<std::uint64_t>(has.count)) {
     return disconnect(client, fmt::format("freed {} bytes of {}", message.bytes, has.count));
   }
@@ -253,7 +257,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
-  const Bytes could_move = client.allocated - client.awaited - client.pinned;
+  const Bytes could_move = std::max(Bytes{}, client.allocated - client.awaited - client.pinned);
   if (message.bytes > static_cast<std::uint64_t>(could_move.count)) {
     return disconnect(client,
                       fmt::format("pinned {} bytes of {}, of which {} are already", message.bytes,
@@ -285,6 +289,7 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time now) {
+  if (message.out > 0) revoke(client, now);  // which may order more
   const auto at = std::find_if(client.orders.begin(), client.orders.end(),
                                [&](const MoveOrder& one) { return one.number == message.order; });
   const bool ordered = at != client.orders.end();
@@ -299,7 +304,6 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
     return disconnect(client, fmt::format("moved {} out and {} in, and was told to bring in {}",
                                           message.out, message.in, may_come.count));
   }
-  if (message.out > 0) revoke(client, now);
   const Bytes out = to_bytes(message.out);
   const Bytes in = to_bytes(message.in);
   if (client.resident - out < Bytes{} - core::kMostMemory) {

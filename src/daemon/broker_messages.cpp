@@ -85,7 +85,8 @@ void Broker::take(ClientRecord& client, const wire::Released& message, Time now)
   gpu.holders.erase(client.id);
   const bool more = message.more_work != 0;
   set_wants(client, more, now);
-  const auto taken = step(core::Released{client.id, used, more}, now);
+  const std::chrono::microseconds gaps{message.gaps};
+  const auto taken = step(core::Released{client.id, used, more, gaps}, now);
   if (!taken) disconnect(client, taken.error().message);
 }
 

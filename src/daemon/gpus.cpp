@@ -191,7 +191,8 @@ void MeterCheck::add(Duration billed, int seen, Time now) {
   const auto blend = [&](std::optional<double>& value, double one) {
     value = value ? *value + kNew * (one - *value) : one;
   };
-  if (at_ && now > *at_) {
+  // Less than before: a tenant is gone, and what it was billed with it.
+  if (at_ && now > *at_ && billed >= billed_) {
     blend(metered_, 100 * std::chrono::duration<double>(billed - billed_) /
                         std::chrono::duration<double>(now - *at_));
     blend(seen_, seen);

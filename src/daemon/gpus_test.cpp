@@ -56,6 +56,10 @@ TEST(MeterCheck, ComparesWhatWasBilledWithWhatWasSeen) {
   for (int i = 2; i < 40; ++i) check.add(10s + i * 250ms, 25, kStart + i * 1s);
   EXPECT_NEAR(check.metered().value_or(0), 25, 0.1);
   EXPECT_NEAR(check.seen().value_or(0), 25, 0.1);
+  check.add(1s, 25, kStart + 40s);
+  EXPECT_NEAR(check.metered().value_or(0), 25, 0.1) << "a tenant is gone with its bill";
+  check.add(1s + 250ms, 25, kStart + 41s);
+  EXPECT_NEAR(check.metered().value_or(0), 25, 0.1);
 }
 
 TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {

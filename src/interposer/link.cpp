@@ -186,6 +186,12 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
   // until then: given back it would come again at once.
   if (link.moving.load()) return;
   link.grant = grant;
+  if (link.gate.state.load() == kEnded || stopped_looking()) {  // nobody would give it back later
+    link.phase = Phase::Idle;
+    auto back = wire::make<wire::Released>();
+    back.grant = grant;
+    return tell(link, back.header);
+  }
   if (is_incomplete(link)) {
     // Given before the scheduler had heard of it: it goes back, and is asked for again.
     auto back = wire::make<wire::Released>();

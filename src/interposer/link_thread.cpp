@@ -180,7 +180,9 @@ void give_grant_back(Link& link, const Done& done) {
   auto message = wire::make<wire::Released>();
   message.grant = link.grant;
   message.used = link.meter.used(now);
-  message.more_work = link.waiting.load() > 0;
+  message.more_work = link.waiting.load() > 0 && link.gate.state.load() != kEnded;
+  const uint64_t gaps = link.meter.gaps() / 1000;
+  message.gaps = gaps < UINT32_MAX ? static_cast<uint32_t>(gaps) : UINT32_MAX;
   link.total_used += message.used;
   link.meter.begin(now);
   link.phase = message.more_work != 0 ? Phase::Asked : Phase::Idle;

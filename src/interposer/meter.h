@@ -11,12 +11,16 @@ class Meter {
   // A grant begins: nothing used, nothing submitted.
   void begin(uint64_t now) {
     used_ = 0;
+    gaps_ = 0;
+    begun_ = false;
     busy_ = false;
     idle_since_ = now;
   }
   // Something was submitted. The time counts from here when nothing was submitted before.
   void submitted(uint64_t now) {
     if (busy_) return;
+    if (begun_ && now > idle_since_) gaps_ += now - idle_since_;
+    begun_ = true;
     busy_ = true;
     busy_since_ = now;
   }
@@ -31,6 +35,8 @@ class Meter {
   }
   bool busy() const { return busy_; }
   uint64_t idle_since() const { return idle_since_; }
+  // How long nothing was submitted, between what was.
+  uint64_t gaps() const { return gaps_; }
   uint64_t used(uint64_t now) const {
     return used_ + (busy_ && now > busy_since_ ? now - busy_since_ : 0);
   }
@@ -40,6 +46,8 @@ class Meter {
   uint64_t busy_since_ = 0;
   uint64_t idle_since_ = 0;
   uint64_t used_ = 0;
+  uint64_t gaps_ = 0;
+  bool begun_ = false;  // something was submitted since the grant
 };
 
 // How many launches of a stream may be in flight, so that they stand for about kBound of GPU time,

@@ -55,10 +55,9 @@ bool unpin(Slab& slab) {
 }
 
 // The pages go now, although others of the same segment stay.
-void unmap(char* memory, uint64_t bytes) {
+bool unmap(char* memory, uint64_t bytes) {
   const KeepErrno keep;
-  madvise(memory, bytes, MADV_REMOVE);
-  munmap(memory, bytes);
+  return madvise(memory, bytes, MADV_REMOVE) == 0 && munmap(memory, bytes) == 0;
 }
 
 // How much was given back; 0 when there is nothing to give.
@@ -70,9 +69,12 @@ uint64_t return_one(Arena& arena) {
     put_back(arena, *slab);
     return 0;
   }
-  unmap(slab->memory, slab->bytes);
-  const Lock lock(arena.mutex);
   slab->pinned_in = nullptr;
+  if (!unmap(slab->memory, slab->bytes)) {
+    put_back(arena, *slab);
+    return 0;
+  }
+  const Lock lock(arena.mutex);
   slab->memory = nullptr;
   return slab->bytes;
 }

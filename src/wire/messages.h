@@ -132,7 +132,7 @@ struct Released {
   uint64_t grant;  // which one
   uint64_t used;   // nanoseconds of GPU time since it was given
   uint32_t more_work;
-  uint32_t reserved;
+  uint32_t gaps;  // microseconds between the first of it and the last in which nothing was there
 };
 
 // Answered with the same `request`: MemoryAvailable, MemoryWait or MemoryRefused; what is not

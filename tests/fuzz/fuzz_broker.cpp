@@ -182,6 +182,7 @@ class Play {
     auto hello = wire::make<wire::Hello>();
     hello.magic = wire::kMagic;
     hello.major = wire::kMajor;
+    hello.minor = bytes_.byte() % 2;
     hello.gpu[0] = bytes_.byte() % 2;
     hello.gpu_memory = 8ull << 30;
     hello.allocated = bytes_.number() * kUnit;
