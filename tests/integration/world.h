@@ -62,7 +62,7 @@ class World : public ::testing::Test {
   template <typename Measure, typename Wrong>
   static void measure(Measure measurement, Wrong wrong) {
     constexpr int kCounted = 3;
-    constexpr int kAtMost = 10;
+    constexpr int kAtMost = 6;
     for (int counted = 0, all = 1;; ++all) {
       const Duration begin = now();
       const Duration stolen_before = stolen_from_processors();
