@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 .PHONY: help setup build programs demo test bench asan tsan fuzz format check-format tidy clean
 
 help:            ## this list
-	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+	@grep -E '^[a-z -]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 setup:           ## install the packages the build needs (nothing that is there already)
 	@tools/setup.sh

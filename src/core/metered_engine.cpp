@@ -391,7 +391,8 @@ std::optional<Time> MeteredEngine::next_wakeup() const {
 Reason MeteredEngine::explain(const Client& client, Time now) const {
   const Share& share = *client.share;
   if (client.phase == Phase::Running) {
-    return {.why = running_.size() == 1 && !anyone_runnable() ? Why::RunningAlone : Why::Running};
+    const bool alone = running_.size() == 1 && !anyone_runnable() && throttled_.empty();
+    return {.why = alone ? Why::RunningAlone : Why::Running};
   }
   if (share.overdue > 0) return {.why = Why::TenantOverdue};
   if (share.meter.throttled) {
