@@ -47,8 +47,8 @@ class MeteredEngine final : public ComputeEngine {
   static constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
   static constexpr std::int64_t kFull = 1'000'000;  // parts per million
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
-  static constexpr int kTurnsPerHandOver =
-      100;  // a turn is this many times as long as handing over
+  // A turn is this many times as long as handing over.
+  static constexpr int kTurnsPerHandOver = 100;
 
   enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
 

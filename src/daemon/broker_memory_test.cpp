@@ -7,13 +7,6 @@ namespace {
 
 using Told = TestBroker::Told;
 
-core::Config quick() {
-  core::Config config;
-  config.quantum_mode = core::QuantumMode::Fixed;
-  config.quantum_fixed = 1s;
-  return config;
-}
-
 // Two clients of 10 GiB on a GPU that can safely hold 14.4.
 struct Swapping : testing::Test {
   Swapping() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {

@@ -10,13 +10,6 @@ namespace {
 
 using Told = TestBroker::Told;
 
-core::Config quick() {
-  core::Config config;
-  config.quantum_mode = core::QuantumMode::Fixed;
-  config.quantum_fixed = 1s;
-  return config;
-}
-
 Bytes bytes_of(std::uint64_t count) {
   return Bytes{static_cast<std::int64_t>(count)};
 }

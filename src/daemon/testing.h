@@ -65,6 +65,14 @@ class FakeArena final : public HostArena {
   std::map<ClientId, Bytes> asked;
 };
 
+// Programs take turns of a second with their memory.
+inline core::Config quick() {
+  core::Config config;
+  config.quantum_mode = core::QuantumMode::Fixed;
+  config.quantum_fixed = 1s;
+  return config;
+}
+
 struct TestBroker {
   explicit TestBroker(const core::Config& config = {}, Bytes memory = gib(16))
       : log(Level::Debug, [this](std::string_view line) { lines += line; }),

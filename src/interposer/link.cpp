@@ -181,24 +181,27 @@ bool is_incomplete(Link& link) {
 
 }  // namespace
 
+void give_unused_back(Link& link, uint64_t grant, bool more_work) {
+  link.grant = grant;
+  auto back = wire::make<wire::Released>();
+  back.grant = grant;
+  back.more_work = more_work;
+  tell(link, back.header);
+}
+
 void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch) {
   // The scheduler has heard of the last of what moved before the move is over. It stays in the page
   // until then: given back it would come again at once.
   if (link.moving.load()) return;
-  link.grant = grant;
   if (link.gate.state.load() == kEnded || stopped_looking()) {  // nobody would give it back later
     link.phase = Phase::Idle;
-    auto back = wire::make<wire::Released>();
-    back.grant = grant;
-    return tell(link, back.header);
+    return give_unused_back(link, grant, false);
   }
   if (is_incomplete(link)) {
     // Given before the scheduler had heard of it: it goes back, and is asked for again.
-    auto back = wire::make<wire::Released>();
-    back.grant = grant;
-    back.more_work = 1;
-    return tell(link, back.header);
+    return give_unused_back(link, grant, true);
   }
+  link.grant = grant;
   link.budget = budget;
   link.dropped = link.drop == grant;  // before it could be taken
   const uint64_t now = now_ns();

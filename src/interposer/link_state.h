@@ -122,6 +122,8 @@ void open_gate(Link& link, uint32_t state);
 void wake_the_waiting(Link& link);
 // Tells the scheduler, by the page, how it stands. With the link's mutex held.
 void publish(Link& link, uint64_t now);
+// With the link's mutex held: a grant that was not taken is given back.
+void give_unused_back(Link& link, uint64_t grant, bool more_work);
 // With the link's mutex held and the phase Asked: a grant begins, unless memory is being moved.
 // `watch` is how the scheduler watches now.
 void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch);

@@ -198,11 +198,7 @@ void take(Link& link, const wire::Grant& message) {
   if (message.grant <= link.grant) return;  // taken already, by whoever waited for it
   if (link.phase == Phase::Asked)
     return begin_grant(link, message.grant, message.budget, link.watch);
-  // Not asked for.
-  link.grant = message.grant;
-  auto back = wire::make<wire::Released>();
-  back.grant = message.grant;
-  tell(link, back.header);
+  give_unused_back(link, message.grant, false);  // not asked for
 }
 
 void take(Link& link, const wire::Mode& message) {

@@ -59,6 +59,25 @@ uint64_t in_flight(Window& window, uint64_t kernel, int rounds = 100) {
   return full();
 }
 
+// What lies between the first of its work and the last; neither before nor behind.
+TEST(Meter, GapsAreBetweenWork) {
+  Meter meter;
+  meter.begin(100);
+  meter.submitted(150);
+  meter.idle(250);
+  EXPECT_EQ(meter.gaps(), 0u);
+  meter.submitted(280);
+  meter.submitted(290);
+  meter.idle(300);
+  meter.submitted(310);
+  EXPECT_EQ(meter.gaps(), 40u);
+  meter.idle(400);
+  EXPECT_EQ(meter.gaps(), 40u);
+  meter.begin(500);
+  meter.submitted(600);
+  EXPECT_EQ(meter.gaps(), 0u);
+}
+
 TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
   for (const uint64_t kernel : {1'000u, 8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
     Window window;

@@ -41,15 +41,19 @@ class Checker final : public Outbox {
     if (const auto* drop = wire::as<wire::Drop>(header)) {
       must(held.contains(client) && held[client] == drop->grant, "a drop of what is not held");
     }
-    if (wire::as<wire::MemoryAvailable>(header) || wire::as<wire::MemoryWait>(header) ||
-        wire::as<wire::MemoryRefused>(header)) {
-      must(++answers <= requests, "an answer that nobody asked for");
+    if (const auto* given = wire::as<wire::MemoryAvailable>(header)) note_answer(given->request);
+    if (const auto* refused = wire::as<wire::MemoryRefused>(header)) note_answer(refused->request);
+    if (const auto* wait = wire::as<wire::MemoryWait>(header)) {
+      note_answer(wait->request);
+      // What cannot move is waited for: there is one more answer to come.
+      if (pinned.contains(wait->request)) ++requests;
     }
-    // What cannot move is waited for: there is one more answer to come.
-    const auto* wait = wire::as<wire::MemoryWait>(header);
-    if (wait != nullptr && pinned.contains(wait->request)) ++requests;
     if (const auto* out = wire::as<wire::SwapOut>(header)) take_order(client, out->order, true);
     if (const auto* in = wire::as<wire::SwapIn>(header)) take_order(client, in->order, false);
+  }
+  void note_answer(std::uint64_t request) {
+    must(++answers <= requests, "an answer that nobody asked for");
+    ++answered[request];
   }
   void take_order(ClientId client, std::uint64_t number, bool out) {
     must(number > last_order, "orders are numbered upwards");
@@ -67,7 +71,8 @@ class Checker final : public Outbox {
   std::map<ClientId, std::uint64_t> orders;  // the last one
   std::uint64_t requests = 0;
   std::uint64_t answers = 0;
-  std::set<std::uint64_t> pinned;  // requests for what cannot move
+  std::set<std::uint64_t> pinned;                   // requests for what cannot move
+  std::map<std::uint64_t, std::uint64_t> answered;  // how often
   std::map<ClientId, std::uint64_t> held;
   std::set<ClientId> doomed;
   std::set<ClientId> gone;
@@ -99,6 +104,7 @@ class Input {
   std::span<const std::uint8_t> data_;
 };
 
+constexpr std::uint64_t kOurs = 1ull << 63;   // marks requests whose answers are counted
 constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small numbers matter
 
 // Host memory that is there at the next turn, or is not.
@@ -254,6 +260,9 @@ class Play {
     const std::size_t size = bytes_.byte() % 128;
     bytes_.fill(buffer, size);
     const wire::Header* header = wire::look_at(buffer, size);
+    if (wire::as<wire::MemoryRequest>(header) != nullptr) {
+      reinterpret_cast<wire::MemoryRequest*>(buffer)->request &= ~kOurs;
+    }
     if (const auto* request = wire::as<wire::MemoryRequest>(header)) {
       ++outbox_.requests;
       if (request->movable == 0) outbox_.pinned.insert(request->request);
@@ -283,14 +292,15 @@ class Play {
       }
       case 2: {
         auto message = wire::make<wire::MemoryRequest>();
-        message.request = ++outbox_.requests;
+        message.request = ++outbox_.requests | kOurs;
         message.bytes = bytes_.number() * (bytes_.byte() % 4 == 0 ? 1 : kUnit);
         message.movable = bytes_.byte() % 2;
         if (message.movable == 0) outbox_.pinned.insert(message.request);
-        const std::uint64_t before = outbox_.answers;
         broker_->packet(id, &message.header, now_);
-        // Room that comes free with it may answer others as well.
-        return must(outbox_.answers > before, "every request has an answer");
+        // What cannot move may be told to wait and be given in one.
+        const std::uint64_t answered = outbox_.answered[message.request];
+        return must(answered == 1 || (answered == 2 && message.movable == 0),
+                    "every request has one answer");
       }
       case 3: {
         auto message = wire::make<wire::MemoryFreed>();

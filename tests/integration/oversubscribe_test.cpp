@@ -87,13 +87,13 @@ TEST_F(Oversubscribe, ALimitHolds) {
 TEST_F(Oversubscribe, ItTakesTurnsWithOthers) {
   const Process scheduler = start_scheduler();
   Job large = trainer("large", {"--oversubscribe-self"}, "256Mi", "8Mi", {"--seconds", "100"});
-  Job other = trainer("other", {"--backend", "managed"}, "80Mi", "8Mi", {"--seconds", "100"});
+  Job other = trainer("other", {"--backend", "swap"}, "80Mi", "8Mi", {"--seconds", "100"});
   const auto moved_out = [&](const std::string& name) {
     const nlohmann::json one = tenant(name);
     return one.is_object() ? one.value("/moves/out"_json_pointer, 0l) : 0l;
   };
   EXPECT_TRUE(eventually(
-      [&] { return moved_out("other") > 160l << 20 && moved_out("large") > 160l << 20; }, 60s));
+      [&] { return moved_out("other") > 240l << 20 && moved_out("large") > 240l << 20; }, 60s));
   large.process.signal(SIGTERM);
   other.process.signal(SIGTERM);
   expect_good(large);

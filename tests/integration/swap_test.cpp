@@ -51,6 +51,13 @@ class Swap : public World {
     ASSERT_TRUE(ending) << job.name << " has not ended:\n" << job.process.output();
     EXPECT_EQ(ending->code, 0) << job.name << ":\n" << job.process.output();
   }
+  // Both are told before either is waited for: it may come to its end only behind the other.
+  static void end_well(Job& one, Job& two) {
+    end(one);
+    end(two);
+    expect_good(one);
+    expect_good(two);
+  }
 };
 
 TEST_F(Swap, JobsThatDoNotFitTogetherAllRunAndKeepEveryByte) {
@@ -58,10 +65,7 @@ TEST_F(Swap, JobsThatDoNotFitTogetherAllRunAndKeepEveryByte) {
   Job one = trainer("one");
   Job two = trainer("two");
   ASSERT_TRUE(wait_for_switches());
-  end(one);
-  end(two);
-  expect_good(one);
-  expect_good(two);
+  end_well(one, two);
   EXPECT_TRUE(eventually([&] { return of_gpu("/swapped") == 0; }, 10s));
 }
 
@@ -70,10 +74,7 @@ TEST_F(Swap, SoDoJobsThatMapTheirMemoryThemselves) {
   Job one = trainer("one", "100", {"--expandable"});
   Job two = trainer("two", "100", {"--expandable", "--piece", "4Mi"});
   ASSERT_TRUE(wait_for_switches());
-  end(one);
-  end(two);
-  expect_good(one);
-  expect_good(two);
+  end_well(one, two);
   EXPECT_TRUE(eventually([&] { return of_gpu("/swapped") == 0; }, 10s));
 }
 
@@ -83,10 +84,7 @@ TEST_F(Swap, SoDoJobsThatTakeMemoryFromAPoolInBetween) {
   Job one = trainer("one", "100", {"--workspace", "16Mi"});
   Job two = trainer("two", "100", {"--workspace", "16Mi"});
   ASSERT_TRUE(wait_for_switches());
-  end(one);
-  end(two);
-  expect_good(one);
-  expect_good(two);
+  end_well(one, two);
 }
 
 // Who waits for such memory when the scheduler goes is not left waiting.
@@ -97,11 +95,7 @@ TEST_F(Swap, WhoWaitsForPinnedMemoryGoesOnWithoutTheScheduler) {
   ASSERT_TRUE(wait_for_switches());
   scheduler.signal(SIGKILL);
   scheduler.wait(10s);
-  // Without a scheduler nobody makes room: one of them may come to its end only behind the other.
-  end(holder);
-  end(other);
-  expect_good(holder);
-  expect_good(other);
+  end_well(holder, other);
 }
 
 TEST_F(Swap, WhoIsKilledInTheMiddleLeavesItsRoomToTheOthers) {
@@ -169,10 +163,7 @@ TEST_F(Swap, WithoutTheSchedulerNothingIsLost) {
   ASSERT_TRUE(wait_for_switches());
   scheduler.signal(SIGKILL);
   ASSERT_TRUE(scheduler.wait(10s));
-  end(one);
-  end(two);
-  expect_good(one);
-  expect_good(two);
+  end_well(one, two);
 }
 
 TEST_F(Swap, AfterTheSchedulerCameBackTurnsGoOn) {
@@ -184,10 +175,7 @@ TEST_F(Swap, AfterTheSchedulerCameBackTurnsGoOn) {
   ASSERT_TRUE(first.wait(10s));
   const Process second = start_scheduler();
   ASSERT_TRUE(wait_for_switches());
-  end(one);
-  end(two);
-  expect_good(one);
-  expect_good(two);
+  end_well(one, two);
 }
 
 TEST_F(Swap, HostMemoryThatNobodyNeedsAnyMoreGoesBack) {

@@ -1,5 +1,22 @@
 #pragma once
 
+// All threads together go through the %d1 words at %d0: %d5 is where the next one is. %r1 to %r4
+// and %d2 to %d4 are its own.
+#define NVSHARE_PTX_EACH_WORD     \
+  "mov.u32 %r1, %ctaid.x;\n"      \
+  "mov.u32 %r2, %ntid.x;\n"       \
+  "mov.u32 %r3, %tid.x;\n"        \
+  "mov.u32 %r4, %nctaid.x;\n"     \
+  "mul.wide.u32 %d2, %r1, %r2;\n" \
+  "cvt.u64.u32 %d3, %r3;\n"       \
+  "add.u64 %d2, %d2, %d3;\n"      \
+  "mul.wide.u32 %d4, %r4, %r2;\n" \
+  "again:\n"                      \
+  "setp.ge.u64 %p, %d2, %d1;\n"   \
+  "@%p bra done;\n"               \
+  "shl.b64 %d5, %d2, 2;\n"        \
+  "add.u64 %d5, %d0, %d5;\n"
+
 namespace nvshare::programs {
 
 // One text for both cards: a real driver compiles the PTX, the software GPU reads the //@softgpu
@@ -53,20 +70,7 @@ done:
   ld.param.u64 %d0, [dst];
   ld.param.u32 %r0, [value];
   ld.param.u64 %d1, [count];
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mul.wide.u32 %d2, %r1, %r2;
-  cvt.u64.u32 %d3, %r3;
-  add.u64 %d2, %d2, %d3;
-  mul.wide.u32 %d4, %r4, %r2;
-again:
-  setp.ge.u64 %p, %d2, %d1;
-  @%p bra done;
-  shl.b64 %d5, %d2, 2;
-  add.u64 %d5, %d0, %d5;
-  st.global.u32 [%d5], %r0;
+)" NVSHARE_PTX_EACH_WORD R"(  st.global.u32 [%d5], %r0;
   add.u64 %d2, %d2, %d4;
   bra again;
 done:
@@ -81,20 +85,7 @@ done:
   ld.param.u64 %d0, [data];
   ld.param.u32 %r0, [value];
   ld.param.u64 %d1, [count];
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mul.wide.u32 %d2, %r1, %r2;
-  cvt.u64.u32 %d3, %r3;
-  add.u64 %d2, %d2, %d3;
-  mul.wide.u32 %d4, %r4, %r2;
-again:
-  setp.ge.u64 %p, %d2, %d1;
-  @%p bra done;
-  shl.b64 %d5, %d2, 2;
-  add.u64 %d5, %d0, %d5;
-  ld.global.u32 %r5, [%d5];
+)" NVSHARE_PTX_EACH_WORD R"(  ld.global.u32 %r5, [%d5];
   add.u32 %r6, %r5, %r0;
   st.global.u32 [%d5], %r6;
   add.u64 %d2, %d2, %d4;
@@ -113,21 +104,8 @@ done:
   ld.param.u64 %d1, [bytes];
   ld.param.u64 %d6, [out];
   shr.u64 %d1, %d1, 2;
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
   mov.u32 %r6, 0;
-  mul.wide.u32 %d2, %r1, %r2;
-  cvt.u64.u32 %d3, %r3;
-  add.u64 %d2, %d2, %d3;
-  mul.wide.u32 %d4, %r4, %r2;
-again:
-  setp.ge.u64 %p, %d2, %d1;
-  @%p bra done;
-  shl.b64 %d5, %d2, 2;
-  add.u64 %d5, %d0, %d5;
-  ld.global.u32 %r5, [%d5];
+)" NVSHARE_PTX_EACH_WORD R"(  ld.global.u32 %r5, [%d5];
   add.u32 %r6, %r6, %r5;
   add.u64 %d2, %d2, %d4;
   bra again;
