@@ -70,24 +70,27 @@ CUresult allocate_large(const Order& order, Allocation& allocation) {
   return CUDA_SUCCESS;
 }
 
+// With the space's mutex held.
+bool take_block_of(Region& region, const Order& order, Allocation& allocation) {
+  Space& space = order.space;
+  Extent* block = region.blocks.take(space.extent_pool, round_up(order.bytes, kAlignment));
+  if (block == nullptr) return false;
+  region.used += 1;
+  count_asked(*region.chunks, order.bytes);
+  allocation.address = block->address;
+  allocation.region = &region;
+  allocation.block = block;
+  space.allocations.insert(&allocation);
+  return true;
+}
+
 // In a region that is where the memory is wanted: who was promised room may use it at once, and who
 // was not must not be counted as being there. With the space's mutex held.
 bool take_block(const Order& order, Allocation& allocation) {
-  Space& space = order.space;
-  const uint64_t bytes = round_up(order.bytes, kAlignment);
   const Where where = order.room ? Where::kHere : Where::kAway;
-  for (Region* region = space.shared; region != nullptr; region = region->next) {
-    Chunk& chunk = *region->chunks;
-    if (region->lane != &order.lane || chunk.where != where) continue;
-    Extent* block = region->blocks.take(space.extent_pool, bytes);
-    if (block == nullptr) continue;
-    region->used += 1;
-    count_asked(chunk, order.bytes);
-    allocation.address = block->address;
-    allocation.region = region;
-    allocation.block = block;
-    space.allocations.insert(&allocation);
-    return true;
+  for (Region* region = order.space.shared; region != nullptr; region = region->next) {
+    if (region->lane != &order.lane || region->chunks->where != where) continue;
+    if (take_block_of(*region, order, allocation)) return true;
   }
   return false;
 }
@@ -144,7 +147,8 @@ CUresult allocate_small(const Order& order, Allocation& allocation) {
       region->shared = true;
       list_shared(*region);
       add_chunks(*region);
-      if (take_block(order, allocation)) return CUDA_SUCCESS;
+      // In this one, even if an older one has room by now: nobody would ever release an empty one.
+      if (take_block_of(*region, order, allocation)) return CUDA_SUCCESS;
       unlist_shared(*region);
       remove_chunks(*region);
     }

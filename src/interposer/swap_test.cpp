@@ -60,6 +60,18 @@ TEST_F(Swap, SmallAllocationsShareAndCostNoCallsOfTheDriver) {
   check_sums();
 }
 
+TEST_F(Swap, NoEmptyRegionStaysWhenAnOlderOneFindsRoomMeanwhile) {
+  const CUdeviceptr first = allocate(kMiB, 1);
+  allocate(kMiB, 2);
+  EXPECT_EQ(used() - used_before, 2 * kMiB);
+  before_next(FunctionId::cuMemCreate, [&] { free(first); });
+  const CUdeviceptr third = allocate(kMiB, 3);
+  EXPECT_EQ(used() - used_before, 4 * kMiB);
+  check_contents();
+  free(third);
+  EXPECT_EQ(used() - used_before, 2 * kMiB);
+}
+
 TEST_F(Swap, MemoryWithoutRoomIsAwayUntilItIsBroughtIn) {
   const CUdeviceptr large = allocate_away(5 * kMiB);
   const CUdeviceptr small = allocate_away(100);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "interposer/elf.h"
 #include "interposer/records.h"
@@ -25,6 +26,13 @@ struct Faults {
   const char* failed = "nothing";
 };
 thread_local Faults t_faults;
+
+struct Interlude {
+  FunctionId before{};
+  std::function<void()> action;
+};
+thread_local Interlude t_interlude;
+
 std::array<std::atomic<uint64_t>, kFunctionCount> g_calls;
 
 std::array<std::atomic<bool>, kFunctionCount> g_refused;
@@ -32,6 +40,7 @@ std::array<std::atomic<bool>, kFunctionCount> g_refused;
 template <FunctionId id, auto driver, typename... Arguments>
 CUresult watched(Arguments... arguments) {
   g_calls[static_cast<unsigned>(id)] += 1;
+  if (t_interlude.action && t_interlude.before == id) std::exchange(t_interlude.action, nullptr)();
   if (++t_faults.calls == t_faults.fails) {
     t_faults.failed = function(id).symbol;
     return CUDA_ERROR_UNKNOWN;
@@ -75,6 +84,9 @@ const char* failed_function() {
 }
 void refuse(FunctionId id, bool refused) {
   g_refused[static_cast<unsigned>(id)] = refused;
+}
+void before_next(FunctionId id, std::function<void()> action) {
+  t_interlude = {id, std::move(action)};
 }
 uint64_t driver_calls(FunctionId id) {
   return g_calls[static_cast<unsigned>(id)];
