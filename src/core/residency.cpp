@@ -123,11 +123,16 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
   if (!std::exchange(client.admitted, false)) {
     client.queue_key = now.time_since_epoch().count() - head_start;
   }
-  // It was running and its own growth stopped it: the rest of its quantum is still its own.
-  const bool grew =
-      client.incoming == kNothing && client.resident > kNothing && now < client.protected_until;
-  client.keeps_quantum = grew;
-  if (grew) client.queue_key = std::numeric_limits<std::int64_t>::min();
+  // It was running and its own growth stopped it: the rest of its quantum is still its own. Who has
+  // not run yet has no claim on being next.
+  const bool ran = client.grant_seq > 0 && client.granted_at >= client.protected_since;
+  const bool grew = ran && client.incoming == kNothing && client.resident > kNothing &&
+                    now < client.protected_until;
+  client.grew_at.reset();
+  if (grew) {
+    client.grew_at = now;
+    client.queue_key = std::numeric_limits<std::int64_t>::min();
+  }
   // Of two at the same moment the one that came first: who was just moved out for another stands
   // behind it.
   client.queue_seq = next_queue_seq_++;
@@ -202,7 +207,7 @@ void Residency::found(Client& client, const MemoryFound& what, Time now, Decisio
 // Who has more than it may is not protected for longer than it must be to get anything done.
 void Residency::limit_changed(Client& client, Time now) {
   if (!client.share->over_memory_limit()) return;
-  client.protected_until = std::min(client.protected_until, now);
+  end_quantum(client, now);
   list(client);
 }
 
@@ -215,6 +220,11 @@ void Residency::protect(Client& client, Bytes bytes, Time now) {
   client.protected_since = now;
   client.quantum_bytes = bytes;
   client.protected_until = now + quantum_of(client);
+}
+
+void Residency::end_quantum(Client& client, Time now) {
+  client.protected_until = std::min(client.protected_until, now);
+  client.grew_at.reset();
 }
 
 // Quanta that were given before the first move rest on a guess; now it is known what a move takes.
@@ -231,8 +241,13 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
   dequeue(client);
   // Room that it got in a gap is its own only until the one it passed comes in.
   const Bytes bytes = client.moved_in > kNothing ? client.moved_in : client.demand;
-  if (!client.keeps_quantum) protect(client, bytes, now);
-  client.keeps_quantum = false;
+  if (client.grew_at) {
+    client.protected_since += now - *client.grew_at;
+    client.protected_until += now - *client.grew_at;
+  } else {
+    protect(client, bytes, now);
+  }
+  client.grew_at.reset();
   if (client.protect_cap)
     client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
@@ -332,7 +347,7 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     if (bytes <= kNothing) break;
     deficit -= bytes;
     unlist(*client);
-    client->protected_until = std::min(client->protected_until, now);
+    end_quantum(*client, now);
     if (client->phase == Phase::Off) {
       send_out(*client, bytes, {.why = why, .bytes = bytes}, now, out);
       list(*client);

@@ -119,6 +119,7 @@ class Residency {
   void list(Client& client);
   Duration quantum_of(const Client& client) const;
   void protect(Client& client, Bytes bytes, Time now);
+  void end_quantum(Client& client, Time now);
   void replace_guessed_quanta();
   void complete(Client& client, Time now, Decisions& out);
   void give(Client& client, Time now, Decisions& out);

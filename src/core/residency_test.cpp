@@ -150,6 +150,100 @@ TEST(Residency, GrowthThatDoesNotFitStopsItsOwnClientFirst) {
   EXPECT_EQ(only<Drop>(d).at(0).client, ClientId{1});
 }
 
+// Memory that is allocated before the first launch begins a quantum, which may be long over when
+// the rest of the memory has come.
+TEST(Residency, WhoHadToWaitForItsFirstTurnHasAWholeOne) {
+  TestCore t(fixed_quantum());  // 60 s
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  t.allocate(1, gib(12));
+  t.want(1);
+  t.now += 1s;
+  t.allocate(2, gib(2));
+  t.allocate(2, gib(12));
+  t.want(2);
+  ASSERT_EQ(only<Drop>(t.pass(60s)).at(0).client, ClientId{1});
+  const Bytes out = only<SendOut>(t.release(1, 60s)).at(0).bytes;
+  t.now += 1s;
+  t.move_to(1, gib(12) - out);
+  t.move_to(2, gib(12));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+  EXPECT_TRUE(only<Drop>(t.pass(59s)).empty());
+  EXPECT_EQ(only<Drop>(t.pass(2s)).size(), 1u);
+}
+
+// Three that do not fit together: who allocates before it runs for the first time does not pass
+// the one that waits already; who grows while it runs goes on where it was.
+struct Growth : testing::Test {
+  Growth() : t(fixed_quantum()) {
+    t.gpu(0);  // of which 14.4 GiB are safe
+    for (int i : {1, 2, 3}) t.client(i);
+    t.allocate(1, gib(10));
+    t.want(1);
+    t.now += 20s;
+  }
+  // All move what they are told to.
+  void obey(const Decisions& told) {
+    for (const SendOut& order : only<SendOut>(told)) {
+      const int id = static_cast<int>(order.client.value);
+      obey(t.move_to(id, t.view(id).resident - order.bytes));
+    }
+    for (const BringIn& order : only<BringIn>(told)) {
+      const int id = static_cast<int>(order.client.value);
+      obey(t.move_to(id, t.view(id).resident + order.bytes));
+    }
+  }
+  TestCore t;
+};
+
+TEST_F(Growth, WhoHasNotRunStandsBehindThoseWhoWait) {
+  t.allocate(3, gib(1));
+  t.allocate(2, gib(12));
+  obey(t.want(2));
+  t.now += 1s;
+  t.allocate(3, gib(12));
+  obey(t.want(3));
+  const Decisions over = t.pass(40s);
+  ASSERT_EQ(only<Drop>(over).at(0).client, ClientId{1});
+  obey(over);
+  obey(t.release(1, 40s));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+  EXPECT_EQ(t.state(3), ClientState::Waiting);
+}
+
+TEST_F(Growth, TheRestOfTheQuantumDoesNotPassWhileItWaits) {
+  t.allocate(2, gib(4));  // idle: its memory can go
+  t.now += 10s;
+  ASSERT_EQ(only<Drop>(t.allocate(1, gib(12))).at(0).client, ClientId{1});
+  t.release(1, 30s);  // 30 s of its 60 are left
+  t.move_to(2, Bytes{}, 5s);
+  t.now += 45s;  // until the room was made
+  t.move_to(1, gib(12));
+  EXPECT_EQ(t.state(1), ClientState::Running);
+  t.want(2);
+  EXPECT_NE(t.why(2).find("next switch in 30.00s"), std::string::npos) << t.why(2);
+}
+
+TEST_F(Growth, WhoIsMovedOutMeanwhileBeginsAnew) {
+  t.allocate(2, gib(4));
+  t.want(2);
+  t.release(1, 20s, false);
+  ASSERT_EQ(t.state(2), ClientState::Running);
+  t.allocate(1, gib(12));
+  obey(t.want(1));
+  t.now += 10s;
+  t.allocate(2, gib(12));
+  obey(t.release(2, 10s));  // it is behind the first, and makes room for it
+  ASSERT_EQ(t.state(1), ClientState::Running);
+  const Decisions over = t.pass(60s);
+  ASSERT_EQ(only<Drop>(over).at(0).client, ClientId{1});
+  obey(over);
+  obey(t.release(1, 30s));
+  ASSERT_EQ(t.state(2), ClientState::Running);
+  EXPECT_NE(t.why(1).find("next switch in 60.00s"), std::string::npos) << t.why(1);
+}
+
 TEST(Residency, SmallClientsFillGapsButNeverDelayTheFirst) {
   TestCore t(fixed_quantum());
   t.gpu(0);

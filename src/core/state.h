@@ -147,7 +147,8 @@ struct Client {
   Time protected_since{};
   Bytes quantum_bytes{};  // what its quantum was reckoned from
   Time protected_until{};
-  bool keeps_quantum = false;       // waits for its own growth: what is left of its quantum goes on
+  // Since then it waits for its own growth: what was left of its quantum goes on when it is there.
+  std::optional<Time> grew_at;
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
 
