@@ -1,72 +1,32 @@
-#include <dlfcn.h>
+#include "swap_bench.h"
+
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
-#include "interposer/records.h"
-#include "interposer/swap_state.h"
 
-// swap_bench [--sizes 8Gi,20Gi,40Gi] [--check] [--out FILE]
+// swap_bench [--sizes 8Gi,20Gi,40Gi] [--both 8Gi] [--check] [--out FILE]
 //
 // How fast the swap engine moves memory out and in on the card that is there, beside a plain copy
 // from and to pinned memory and the driver's own checkpoints, measured in the same run. With
-// --check each way must reach 94 % of the plain copy and five times the checkpoint.
+// --check each way must reach 94 % of the plain copy and five times the checkpoint. --both: also
+// two processes at once, one out and one in, so much each.
 namespace nvshare::interposer {
-
-void* g_driver[kFunctionCount] = {};
-std::atomic<int> g_captures{0};
-bool stopped_looking() {
-  return false;
-}
-
 namespace {
 
 constexpr double kLeastPart = 0.94;
 constexpr double kLeastTimes = 5;
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kCheckpointed = 8 * kGiB;
-
-double seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-[[noreturn]] void fail(const std::string& what) {
-  fmt::print(stderr, "swap_bench: {}\n", what);
-  std::exit(1);
-}
-
-void must(CUresult result, const char* what) {
-  if (result != CUDA_SUCCESS) fail(fmt::format("{}: error {}", what, static_cast<int>(result)));
-}
-
-void open_driver() {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) fail(::dlerror());
-  for (const Function& row : kFunctions) {
-    g_driver[static_cast<unsigned>(row.id)] = ::dlsym(library, row.symbol);
-  }
-  CUcontext context{};
-  must(real<FunctionId::cuInit>(0u), "cuInit");
-  must(real<FunctionId::cuDevicePrimaryCtxRetain>(&context, 0), "cuDevicePrimaryCtxRetain");
-  must(real<FunctionId::cuCtxSetCurrent>(context), "cuCtxSetCurrent");
-}
-
-double gib_per_second(std::uint64_t bytes, double took) {
-  return static_cast<double>(bytes) / static_cast<double>(kGiB) / took;
-}
 
 // Bytes per second of a plain copy each way, and of both at once in total.
 struct Link {
@@ -75,7 +35,32 @@ struct Link {
   double both = 0;
 };
 
-Link measure_link() {
+// The driver's own, or such as the scheduler gives.
+void* pinned_memory(std::uint64_t bytes, bool of_arena) {
+  void* memory = nullptr;
+  if (!of_arena) {
+    must(real<FunctionId::cuMemHostAlloc>(&memory, bytes, 0u), "cuMemHostAlloc");
+    return memory;
+  }
+  const int file = ::memfd_create("swap_bench", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) fail("no host memory");
+  memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  if (memory == MAP_FAILED) fail("no host memory");
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 1, bytes);
+  must(real<FunctionId::cuMemHostRegister_v2>(memory, bytes, unsigned{CU_MEMHOSTREGISTER_PORTABLE}),
+       "cuMemHostRegister");
+  return memory;
+}
+
+void release_pinned(void* memory, std::uint64_t bytes, bool of_arena) {
+  if (!of_arena) return must(real<FunctionId::cuMemFreeHost>(memory), "cuMemFreeHost");
+  must(real<FunctionId::cuMemHostUnregister>(memory), "cuMemHostUnregister");
+  ::munmap(memory, bytes);
+}
+
+Link measure_link(bool of_arena) {
   constexpr std::uint64_t kBytes = kGiB;
   constexpr int kTimes = 8;
   CUdeviceptr device[2] = {};
@@ -83,7 +68,7 @@ Link measure_link() {
   CUstream stream[2] = {};
   for (int i = 0; i < 2; ++i) {
     must(real<FunctionId::cuMemAlloc_v2>(&device[i], kBytes), "cuMemAlloc");
-    must(real<FunctionId::cuMemHostAlloc>(&host[i], kBytes, 0u), "cuMemHostAlloc");
+    host[i] = pinned_memory(kBytes, of_arena);
     must(real<FunctionId::cuStreamCreate>(&stream[i], unsigned{CU_STREAM_NON_BLOCKING}),
          "cuStreamCreate");
   }
@@ -109,36 +94,12 @@ Link measure_link() {
   link.both = timed([&] { out(0), in(1); }, 2 * kBytes);
   for (int i = 0; i < 2; ++i) {
     must(real<FunctionId::cuMemFree_v2>(device[i]), "cuMemFree");
-    must(real<FunctionId::cuMemFreeHost>(host[i]), "cuMemFreeHost");
+    release_pinned(host[i], kBytes, of_arena);
   }
   return link;
 }
 
 // --- the swap engine
-
-struct Sums {
-  SwapMoved all;
-};
-bool add_up(void* argument, SwapMoved& moved) {
-  SwapMoved& all = static_cast<Sums*>(argument)->all;
-  all.out += moved.out;
-  all.in += moved.in;
-  all.copied += moved.copied;
-  return true;
-}
-
-// As the scheduler gives it. Returns when it is pinned.
-double give_arena(Gate& gate, std::uint64_t bytes) {
-  const double begin = seconds();
-  for (std::uint64_t given = 0; given < bytes; given += kGiB) {
-    const std::uint64_t segment = std::min(kGiB, bytes - given);
-    const int fd = ::memfd_create("swap_bench", MFD_CLOEXEC);
-    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(segment)) != 0) fail("no host memory");
-    swap_add_arena(gate, fd, segment);
-  }
-  while (space_of(gate)->arena.pending.load() != 0) ::usleep(1000);
-  return seconds() - begin;
-}
 
 struct Row {
   std::uint64_t bytes = 0;
@@ -151,75 +112,26 @@ struct Row {
   std::uint64_t recopied = 0;  // by the last
 };
 
-// Where the time went, in milliseconds.
-void print_times(bool out, Gate& gate, std::uint64_t bytes, double took) {
-  const SwapTimes times = swap_times(gate);
-  const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
-  fmt::print(stderr,
-             "swap_bench: {} {:.1f} GiB took={:.2f}ms hash={:.2f} map={:.2f} unmap={:.2f} "
-             "submit={:.2f} copy={:.2f} place={:.2f} tell={:.2f}\n",
-             out ? "out" : "in", gib_per_second(bytes, 1), took * 1e3, ms(times.hash),
-             ms(times.map), ms(times.unmap), ms(times.submit), ms(times.copy), ms(times.place),
-             ms(times.tell));
-}
-
-double timed_move(bool out, Gate& gate, std::uint64_t bytes, std::uint64_t* copied = nullptr) {
-  Sums sums;
-  const double begin = seconds();
-  const bool all = out ? swap_out(gate, bytes, add_up, &sums) : swap_in(gate, bytes, add_up, &sums);
-  const double took = seconds() - begin;
-  if (!all || sums.all.out + sums.all.in < bytes) fail("not all of it could be moved");
-  print_times(out, gate, bytes, took);
-  if (copied != nullptr) *copied = sums.all.copied;
-  return took;
-}
-
-void fill(const std::vector<CUdeviceptr>& pieces, std::uint64_t bytes, unsigned value) {
-  for (const CUdeviceptr piece : pieces) {
-    must(real<FunctionId::cuMemsetD32_v2>(piece, value++, bytes / 4), "cuMemsetD32");
-  }
-  must(real<FunctionId::cuCtxSynchronize>(), "cuCtxSynchronize");
-}
-
-void check(const std::vector<CUdeviceptr>& pieces, std::uint64_t bytes, unsigned value) {
-  std::vector<unsigned> words(1 << 20);
-  for (const CUdeviceptr piece : pieces) {
-    for (const std::uint64_t at : {std::uint64_t{0}, bytes - words.size() * 4}) {
-      must(real<FunctionId::cuMemcpyDtoH_v2>(static_cast<void*>(words.data()), piece + at,
-                                             words.size() * 4),
-           "cuMemcpyDtoH");
-      if (std::any_of(words.begin(), words.end(), [&](unsigned word) { return word != value; })) {
-        fail("memory came back changed");
-      }
-    }
-    ++value;
-  }
-}
-
 Row measure_swap(Gate& gate, std::uint64_t bytes, std::uint64_t* arena) {
-  const std::uint64_t piece = std::min(bytes, 2 * kGiB);
-  std::vector<CUdeviceptr> pieces(bytes / piece);
-  for (CUdeviceptr& address : pieces) {
-    must(swap_allocate(gate, piece, true, &address), "swap_allocate");
-  }
+  const Pieces pieces = allocate(gate, bytes);
   Row row;
-  row.bytes = piece * pieces.size();
+  row.bytes = pieces.bytes();
   if (*arena < row.bytes) {
     row.pin = give_arena(gate, row.bytes - *arena);
     *arena = row.bytes;
   }
-  fill(pieces, piece, 100);
+  fill(pieces, 100);
   row.out = timed_move(true, gate, row.bytes, &row.copied);
   row.in = timed_move(false, gate, row.bytes);
-  check(pieces, piece, 100);
-  fill(pieces, piece, 200);
+  check(pieces, 100);
+  fill(pieces, 200);
   row.out_again = timed_move(true, gate, row.bytes);
   timed_move(false, gate, row.bytes);
-  check(pieces, piece, 200);
+  check(pieces, 200);
   row.out_unchanged = timed_move(true, gate, row.bytes, &row.recopied);
   timed_move(false, gate, row.bytes);
-  check(pieces, piece, 200);
-  for (const CUdeviceptr address : pieces) swap_free(address);
+  check(pieces, 200);
+  for (const CUdeviceptr address : pieces.addresses) swap_free(address);
   return row;
 }
 
@@ -268,9 +180,24 @@ Checkpoint measure_checkpoint(pid_t child, int ready, int end) {
 
 struct Results {
   Link link;
+  Link of_arena;
+  std::optional<Both> both;
   std::vector<Row> rows;
   Checkpoint checkpoint;
 };
+
+std::string json_of(const Link& link) {
+  return fmt::format("{{\"out\": {:.2f}, \"in\": {:.2f}, \"both_at_once\": {:.2f}}}", link.out,
+                     link.in, link.both);
+}
+
+std::string json_of(const std::optional<Both>& both, const Link& link) {
+  if (!both) return "null";
+  return fmt::format(
+      "{{\"rate\": {:.2f}, \"part\": {:.3f}, \"out_seconds\": [{:.4f}, {:.4f}], \"in_seconds\": "
+      "[{:.4f}, {:.4f}]}}",
+      both->rate, both->rate / link.both, both->out[0], both->out[1], both->in[0], both->in[1]);
+}
 
 std::string json(const Results& results) {
   std::string rows;
@@ -290,10 +217,13 @@ std::string json(const Results& results) {
       "{{\n  \"command\": \"build/dev/bin/swap_bench --check --out "
       "bench/results/swap_h200.json\",\n"
       "  \"what\": \"GiB/s of the swap engine, and as a part of a plain pinned copy\",\n"
-      "  \"plain_copy\": {{\"out\": {:.2f}, \"in\": {:.2f}, \"both_at_once\": {:.2f}}},\n"
+      "  \"plain_copy\": {},\n"
+      "  \"plain_copy_of_arena\": {},\n"
+      "  \"two_processes\": {},\n"
       "  \"checkpoint_8gib_seconds\": {{\"out\": {:.2f}, \"in\": {:.2f}}},\n"
       "  \"swap\": [\n{}\n  ]\n}}\n",
-      results.link.out, results.link.in, results.link.both, point.out, point.in, rows);
+      json_of(results.link), json_of(results.of_arena), json_of(results.both, results.link),
+      point.out, point.in, rows);
 }
 
 bool is_good(const Results& results) {
@@ -308,62 +238,96 @@ bool is_good(const Results& results) {
   });
 }
 
-int run(const std::vector<std::uint64_t>& sizes, bool with_checkpoint, bool check_limits,
-        const std::string& out) {
+struct Options {
+  std::vector<std::uint64_t> sizes;
+  std::uint64_t both = 0;
+  bool checkpoint = true;
+  bool check = false;
+  std::string out;
+};
+
+int run(const Options& options) {
   Results results;
   int ready[2];
   int end[2];
   if (::pipe(ready) != 0 || ::pipe(end) != 0) return 1;
-  const pid_t child = with_checkpoint ? ::fork() : -1;
+  const pid_t child = options.checkpoint ? ::fork() : -1;
   if (child == 0) hold_memory(ready[1], end[0]);
+  std::optional<Neighbour> neighbour;
+  if (options.both > 0) neighbour.emplace(options.both);
   open_driver();
   if (child > 0) results.checkpoint = measure_checkpoint(child, ready[0], end[1]);
-  results.link = measure_link();
+  results.link = measure_link(false);
+  results.of_arena = measure_link(true);
   static Gate gate;
   std::uint64_t arena = 0;
-  for (const std::uint64_t size : sizes) results.rows.push_back(measure_swap(gate, size, &arena));
+  for (const std::uint64_t size : options.sizes) {
+    results.rows.push_back(measure_swap(gate, size, &arena));
+  }
+  if (neighbour) results.both = neighbour->measure(gate, &arena);
   const std::string text = json(results);
   fmt::print("{}", text);
-  if (!out.empty()) std::ofstream(out) << text;
+  if (!options.out.empty()) std::ofstream(options.out) << text;
   const bool good = is_good(results);
   fmt::print("{}\n", good ? "ok" : "MISSED");
-  return check_limits && !good ? 1 : 0;
+  return options.check && !good ? 1 : 0;
+}
+
+// Of one size; nothing when it is none.
+std::optional<std::uint64_t> size_of(const std::string& text) {
+  const auto bytes = parse_bytes(text);
+  if (!bytes || bytes->count < (1 << 23)) return {};
+  return static_cast<std::uint64_t>(bytes->count);
+}
+
+bool add_sizes(const std::string& text, std::vector<std::uint64_t>& sizes) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const auto size = size_of(text.substr(at, comma - at));
+    if (!size) return false;
+    sizes.push_back(*size);
+    at = comma + 1;
+  }
+  return true;
+}
+
+std::optional<Options> parse(const std::vector<std::string>& words) {
+  Options options;
+  std::string sizes = "8Gi,20Gi,40Gi";
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const bool more = i + 1 < words.size();
+    if (words[i] == "--check") {
+      options.check = true;
+    } else if (words[i] == "--no-checkpoint") {
+      options.checkpoint = false;
+    } else if (words[i] == "--sizes" && more) {
+      sizes = words[++i];
+    } else if (words[i] == "--both" && more) {
+      const auto size = size_of(words[++i]);
+      if (!size) return {};
+      options.both = *size;
+    } else if (words[i] == "--out" && more) {
+      options.out = words[++i];
+    } else {
+      return {};
+    }
+  }
+  if (!add_sizes(sizes, options.sizes)) return {};
+  return options;
 }
 
 }  // namespace
 }  // namespace nvshare::interposer
 
 int main(int count, char** words) {
-  const std::vector<std::string> all(words + 1, words + count);
-  std::vector<std::uint64_t> sizes;
-  std::string text = "8Gi,20Gi,40Gi";
-  std::string out;
-  bool check = false;
-  bool checkpoint = true;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == "--check") {
-      check = true;
-    } else if (all[i] == "--no-checkpoint") {
-      checkpoint = false;
-    } else if (all[i] == "--sizes" && i + 1 < all.size()) {
-      text = all[++i];
-    } else if (all[i] == "--out" && i + 1 < all.size()) {
-      out = all[++i];
-    } else {
-      std::fputs("usage: swap_bench [--sizes 8Gi,20Gi] [--no-checkpoint] [--check] [--out FILE]\n",
-                 stderr);
-      return 2;
-    }
+  const auto options = nvshare::interposer::parse({words + 1, words + count});
+  if (!options) {
+    std::fputs(
+        "usage: swap_bench [--sizes 8Gi,20Gi] [--both 8Gi] [--no-checkpoint] [--check] [--out "
+        "FILE]\n"
+        "sizes are at least 8Mi\n",
+        stderr);
+    return 2;
   }
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const auto bytes = nvshare::parse_bytes(text.substr(at, comma - at));
-    if (!bytes || bytes->count < (1 << 23)) {
-      std::fputs("swap_bench: a size is wrong\n", stderr);
-      return 2;
-    }
-    sizes.push_back(static_cast<std::uint64_t>(bytes->count));
-    at = comma + 1;
-  }
-  return nvshare::interposer::run(sizes, checkpoint, check, out);
+  return nvshare::interposer::run(*options);
 }

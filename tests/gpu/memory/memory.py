@@ -70,13 +70,15 @@ class Memory:
     def speed_of_link(self):
         """GiB/s of plain pinned copies: out, in, and both at once together."""
         path = self.bench.out / "link.json"
-        subprocess.run([self.bench.program("swap_bench"), "--sizes", size(8), "--no-checkpoint", "--out",
-                        str(path)], stdout=subprocess.DEVNULL, timeout=90, check=True)
+        subprocess.run([self.bench.program("swap_bench"), "--sizes", size(8), "--both", size(8),
+                        "--no-checkpoint", "--out", str(path)], stdout=subprocess.DEVNULL, timeout=120,
+                       check=True)
         return json.loads(path.read_text())
 
     def link(self):
         measured = self.speed_of_link
-        yield {"name": "link", **measured["plain_copy"], "swap": measured["swap"], "ok": True}
+        yield {"name": "link", **measured["plain_copy"], "of_arena": measured["plain_copy_of_arena"],
+               "two_processes": measured["two_processes"], "swap": measured["swap"], "ok": True}
 
     @functools.lru_cache
     def alone(self, gib, pattern="train"):
@@ -213,7 +215,7 @@ def main(words):
     build, out, *wanted = words
     memory = Memory(Bench("memory", build, out))
     sections = {
-        "link": (20, memory.link),
+        "link": (40, memory.link),
         "pair": (220, lambda: memory.two("pair", 10, 1.07, LAUNCHES)),
         "pair30": (330, lambda: memory.two("pair30", 30, 1.03, 2 * LAUNCHES)),
         "four": (200, memory.four),
