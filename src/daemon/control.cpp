@@ -55,7 +55,7 @@ struct Control::Json {
   Json(Control& of, Time at) : control(of), now(at) {
     broker().settle(now);
     snapshot = broker().core().snapshot();
-    for (const core::ShareView& share : snapshot.shares) bills[share.tenant] += share.billed;
+    bills = broker().bills();
   }
 
   Control& control;
