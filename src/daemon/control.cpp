@@ -213,17 +213,30 @@ struct Control::Json {
                 {"foreign", std::move(foreign)}};
   }
 
+  // Why it runs or waits and, after a limit was lowered, that it has more than it may.
+  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+    const auto state = broker().core().explain(client.id, now);
+    std::string text = state ? *state : state.error().message;
+    const Bytes used = broker().allocated_by(tenant, client.gpu);
+    if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
+    const bool movable = client.allocated > client.pinned + client.awaited;
+    return text + "; " +
+           core::to_text(core::Reason{
+               .why = movable ? core::Why::OverMemoryLimitMovable : core::Why::OverMemoryLimit,
+               .bytes = used,
+               .free = *tenant.limits.memory});
+  }
+
   Result<json> why(const json& request) const {
     const auto found = tenant_named(request);
     if (!found) return found.error();
     json processes = json::array();
     for (const ClientId id : (*found)->clients) {
       const ClientRecord& client = broker().clients().at(id);
-      const auto text = broker().core().explain(id, now);
       processes.push_back({{"pid", client.pid},
                            {"gpu", client.gpu.value},
                            {"program", client.program},
-                           {"text", text ? *text : text.error().message}});
+                           {"text", explained(**found, client)}});
     }
     return json{{"processes", std::move(processes)}};
   }

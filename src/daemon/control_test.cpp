@@ -126,6 +126,33 @@ TEST_F(ControlTest, WhySaysWhy) {
             "there is no tenant 'trian'; did you mean 'train'?");
 }
 
+TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
+  const auto why = [&] {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  };
+  ASSERT_TRUE(t.ask(client, gib(3)));
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(3).count}});
+  EXPECT_EQ(why(), "has no work for the GPU");
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(2).count}});
+  const std::string over =
+      "over the memory limit: 3GiB used of 2GiB allowed; new allocations are refused until it is "
+      "below";
+  EXPECT_EQ(why(), "has no work for the GPU; " + over);
+  t.want(client);
+  EXPECT_EQ(why(), "runs, and nobody else wants the GPU; " + over);
+  t.free(client, gib(1), gib(1), gib(1));
+  EXPECT_EQ(why(), "runs, and nobody else wants the GPU");
+  // Memory that can move, of all of its processes.
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", nullptr}});
+  const ClientId other = t.join(tenant);
+  ASSERT_EQ(t.ask_movable(other, gib(1)), TestBroker::Told::Available);
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(2).count}});
+  const json all = ask({{"op", "why"}, {"name", "train"}})["processes"];
+  EXPECT_EQ(all[0]["text"], "runs, and nobody else wants the GPU; " + over);
+  EXPECT_EQ(all[1]["text"], "has no work for the GPU; " + over +
+                                ", and its memory is moved out as soon as others need the room");
+}
+
 TEST_F(ControlTest, LimitsAreSetOneByOne) {
   json now = ask({{"op", "limit"}, {"name", "train"}, {"cores", 60}});
   EXPECT_EQ(now["tenant"]["cores"], 60);
