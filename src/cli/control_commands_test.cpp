@@ -120,6 +120,17 @@ TEST(ControlCommands, StatusAsJsonIsTheAnswerWithoutItsEnvelope) {
       "{\n  \"zebra\": 1,\n  \"tenants\": [],\n  \"apple\": [\n    1.5,\n    \"\u00e9\"\n  ]\n}\n");
 }
 
+TEST(ControlCommands, StatusShowsMemoryOnItsWay) {
+  ControlServer server(
+      always(R"({"ok":true,"gpus":[{"incoming":1048576,"outgoing":2097152,"utilisation":0}],)"
+             R"("tenants":[{"name":"a","processes":[{"state":"waiting","incoming":1048576}]},)"
+             R"({"name":"b","processes":[{"state":"idle","outgoing":2097152}]}]})"));
+  const std::string text = run({"status"}).out;
+  EXPECT_NE(text.find("   3MiB  0.0%  "), std::string::npos) << text;
+  EXPECT_NE(text.find("moving in "), std::string::npos) << text;
+  EXPECT_NE(text.find("moving out "), std::string::npos) << text;
+}
+
 TEST(ControlCommands, StatusWantsAnIntervalThatMakesSense) {
   ControlServer server(always(R"({"ok":true,"tenants":[]})"));
   EXPECT_EQ(run({"status", "2"}).err, "nvshare status: SECONDS is only for --watch\n");

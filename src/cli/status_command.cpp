@@ -100,9 +100,12 @@ Command status_command() {
   };
   spec.more =
       "CORES is the share of GPU time that a tenant may have, GETS what it had in the last\n"
-      "second or so; SWAPPED is what of its memory is on the host now. The JSON is the answer to "
-      "\"status\" in docs/protocol.md without \"ok\":\n"
-      "bytes, nanoseconds and percent; with --watch one line for each look.\n\n"
+      "second or so; SWAPPED is what of its memory is on the host now, MOVING what is on its way\n"
+      "there or back (STATE tells whose). BUSY is the part of the last second in which kernels\n"
+      "ran, as NVML has it: moving memory does not count.\n\n"
+      "The JSON is the answer to \"status\" in docs/protocol.md without \"ok\": bytes, "
+      "nanoseconds\n"
+      "and percent; with --watch one line for each look.\n\n"
       "examples:\n"
       "  nvshare status\n"
       "  nvshare status --json | jq '.tenants[].share'";

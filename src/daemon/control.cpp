@@ -95,6 +95,8 @@ struct Control::Json {
             {"swapped", view ? (view->allocated - view->resident + client.beyond).count : 0},
             {"beyond", client.beyond.count},
             {"pinned", view ? view->pinned.count : 0},
+            {"incoming", view ? view->incoming.count : 0},
+            {"outgoing", view ? view->outgoing.count : 0},
             {"backend", config::name_of(client.backend)},
             {"moves", moves(client.moves)},
             {"used", used.count()},
@@ -148,6 +150,14 @@ struct Control::Json {
     return sum;
   }
 
+  Bytes moving_on(GpuId id, Bytes core::ClientView::*which) const {
+    Bytes sum{};
+    for (const core::ClientView& client : snapshot.clients) {
+      if (client.gpu == id) sum += client.*which;
+    }
+    return sum;
+  }
+
   Bytes arena_on(GpuId id) const {
     Bytes sum{};
     for (const ClientId client : broker().gpus().at(id).clients) {
@@ -180,6 +190,8 @@ struct Control::Json {
             {"clients", view.clients},
             {"running", view.running},
             {"swapped", swapped_on(view.id).count},
+            {"incoming", moving_on(view.id, &core::ClientView::incoming).count},
+            {"outgoing", moving_on(view.id, &core::ClientView::outgoing).count},
             {"arena", arena_on(view.id).count},
             {"moves", moves(gpu.moves)}};
   }

@@ -99,6 +99,26 @@ TEST_F(ControlTest, StatusShowsWhereMemoryIs) {
             std::string::npos);
 }
 
+TEST_F(ControlTest, StatusShowsWhatIsOnItsWay) {
+  ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
+  const ClientId other = t.join(t.tenant("other"));
+  ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
+  t.broker.arena_ready(client, 1, gib(8));
+  t.want(other);
+  const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
+  t.moved(other, in.order, {}, gib(1), false);
+  t.pass(10min);
+  const auto out = t.outbox.take<wire::SwapOut>(client).at(0);
+  const json status = ask({{"op", "status"}});
+  const auto process = [&](int of) { return status["tenants"][of]["processes"][0]; };
+  EXPECT_EQ(process(0)["outgoing"], out.bytes);
+  EXPECT_EQ(process(0)["incoming"], 0);
+  EXPECT_EQ(process(1)["outgoing"], 0);
+  EXPECT_EQ(process(1)["incoming"], in.bytes - static_cast<std::uint64_t>(gib(1).count));
+  EXPECT_EQ(status["gpus"][0]["outgoing"], process(0)["outgoing"]);
+  EXPECT_EQ(status["gpus"][0]["incoming"], process(1)["incoming"]);
+}
+
 TEST_F(ControlTest, TheBackendChangesForThoseWhoComeLater) {
   ask({{"op", "set"}, {"name", "memory_backend"}, {"value", "native"}});
   EXPECT_EQ(t.broker.clients().at(client).backend, wire::Backend::Swap);
