@@ -36,7 +36,7 @@ if [ -z "${NVSHARE_DEMO_INSIDE:-}" ]; then
   fi
   heading "Your turn"
   printf '%s\n' "$1 run --cores 40 --mem 4Gi -- python train.py    # on a machine with a GPU" \
-    "$1 status --watch" \
+    "$1 top" \
     "tools/demo_sim.sh $1    # what would happen if: the simulator"
   exit
 fi

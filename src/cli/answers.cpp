@@ -87,14 +87,17 @@ GpuInfo gpu_of(const Json& json) {
           number(json, "utilisation"),
           whole(json, "clients"),
           whole(json, "running"),
-          bytes(json, "swapped")};
+          bytes(json, "swapped"),
+          bytes(json, "incoming"),
+          bytes(json, "outgoing")};
 }
 
 ProcessInfo process_of(const Json& json) {
   return {whole(json, "pid"),     text(json, "program"),    whole(json, "gpu"),
           text(json, "state"),    bytes(json, "allocated"), bytes(json, "resident"),
           time(json, "used"),     time(json, "held"),       whole(json, "holds"),
-          bytes(json, "swapped"), bytes(json, "pinned")};
+          bytes(json, "swapped"), bytes(json, "pinned"),    bytes(json, "incoming"),
+          bytes(json, "outgoing")};
 }
 
 TenantInfo tenant_of(const Json& json) {

@@ -33,6 +33,8 @@ struct GpuInfo {
   long clients = 0;
   long running = 0;
   Bytes swapped;
+  Bytes incoming;  // on its way from the host
+  Bytes outgoing;  // and to it
 };
 
 struct ProcessInfo {
@@ -47,6 +49,8 @@ struct ProcessInfo {
   long holds = 0;
   Bytes swapped;
   Bytes pinned;
+  Bytes incoming;
+  Bytes outgoing;
 };
 
 struct TenantInfo {

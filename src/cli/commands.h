@@ -7,6 +7,7 @@ namespace nvshare::cli {
 // One for each command.
 Command run_command();
 Command status_command();
+Command top_command();
 Command ps_command();
 Command limit_command();
 Command why_command();

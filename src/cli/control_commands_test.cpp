@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -25,8 +26,8 @@ struct Outcome {
 Outcome run(const std::vector<std::string>& words) {
   std::ostringstream out;
   std::ostringstream err;
-  const int code = run_program({status_command(), ps_command(), limit_command(), why_command(),
-                                pause_command(), resume_command(), config_command()},
+  const int code = run_program({status_command(), top_command(), ps_command(), limit_command(),
+                                why_command(), pause_command(), resume_command(), config_command()},
                                words, {out, err});
   return {code, out.str(), err.str()};
 }
@@ -119,12 +120,24 @@ TEST(ControlCommands, StatusAsJsonIsTheAnswerWithoutItsEnvelope) {
       "{\n  \"zebra\": 1,\n  \"tenants\": [],\n  \"apple\": [\n    1.5,\n    \"\u00e9\"\n  ]\n}\n");
 }
 
+TEST(ControlCommands, StatusShowsMemoryOnItsWay) {
+  ControlServer server(
+      always(R"({"ok":true,"gpus":[{"incoming":1048576,"outgoing":2097152,"utilisation":0}],)"
+             R"("tenants":[{"name":"a","processes":[{"state":"waiting","incoming":1048576}]},)"
+             R"({"name":"b","processes":[{"state":"idle","outgoing":2097152}]}]})"));
+  const std::string text = run({"status"}).out;
+  EXPECT_NE(text.find("   3MiB  0.0%  "), std::string::npos) << text;
+  EXPECT_NE(text.find("moving in "), std::string::npos) << text;
+  EXPECT_NE(text.find("moving out "), std::string::npos) << text;
+}
+
 TEST(ControlCommands, StatusWantsAnIntervalThatMakesSense) {
   ControlServer server(always(R"({"ok":true,"tenants":[]})"));
   EXPECT_EQ(run({"status", "2"}).err, "nvshare status: SECONDS is only for --watch\n");
   EXPECT_EQ(run({"status", "--watch", "0"}).err,
             "nvshare status: SECONDS: '0' is not from 0.1 to 3600\n");
   EXPECT_EQ(run({"status", "--watch", "soon"}).code, kBadInput);
+  EXPECT_EQ(run({"top", "0"}).err, "nvshare top: SECONDS: '0' is not from 0.1 to 3600\n");
   EXPECT_TRUE(server.requests().empty());
 }
 
@@ -137,6 +150,22 @@ TEST(ControlCommands, WatchedStatusComesAgainAndAgainAlsoWhileSomethingIsWrong) 
   testing::Process frames({NVSHARE_PROGRAM, "status", "-w", "0.1"}, {});
   EXPECT_TRUE(frames.wait_for_output("no program runs")) << frames.output();
   EXPECT_EQ(frames.output().find('\033'), std::string::npos) << "no terminal, no colours";
+}
+
+TEST(ControlCommands, TopShowsTheStatusBlockAfterBlockUntilItIsInterrupted) {
+  ControlServer server([n = 0](const std::string&) mutable {
+    const std::string cores = ++n == 1 || n == 3 ? "40" : "60";
+    return R"({"ok":true,"tenants":[{"name":"train","cores":)" + cores + "}]}";
+  });
+  const std::string before = run({"status"}).out;
+  const std::string after = run({"status"}).out;
+  ASSERT_NE(before, after);
+  testing::Process top({NVSHARE_PROGRAM, "top", "0.1"}, {});
+  EXPECT_TRUE(top.wait_for_output(before + "\n" + after + "\n" + after)) << top.output();
+  ::kill(top.pid(), SIGINT);
+  EXPECT_EQ(top.wait().signal(), SIGINT);
+  testing::Process lines({NVSHARE_PROGRAM, "top", "--json", "0.1"}, {});
+  EXPECT_TRUE(lines.wait_for_output("\"cores\":60}]}\n{\"tenants\"")) << lines.output();
 }
 
 TEST(ControlCommands, WithoutASchedulerTheNextStepIsNamed) {

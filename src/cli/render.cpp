@@ -44,6 +44,15 @@ std::string some_or_none(Bytes bytes) {
   return bytes.count > 0 ? to_text(bytes) : "-";
 }
 
+// Who does not run may be on the way: the GPU then copies, and is not busy for NVML.
+std::string state_of(const ProcessInfo& process) {
+  if (process.state == "idle" || process.state == "waiting") {
+    if (process.outgoing.count > 0) return "moving out";
+    if (process.incoming.count > 0) return "moving in";
+  }
+  return short_text(process.state, kProgramWidth);
+}
+
 // Of several processes the busiest speaks for the tenant.
 std::string state_of(const TenantInfo& tenant) {
   if (tenant.paused) return "paused";
@@ -52,7 +61,7 @@ std::string state_of(const TenantInfo& tenant) {
     if (one.state == "running") return one.state;
   }
   for (const ProcessInfo& one : tenant.processes) {
-    if (one.state != "idle") return short_text(one.state, kProgramWidth);
+    if (state_of(one) != "idle") return state_of(one);
   }
   return "idle";
 }
@@ -87,13 +96,14 @@ std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
   for (const GpuInfo& gpu : gpus) {
     rows.push_back({fmt::format("{}", gpu.index), short_text(gpu.name, kNameWidth),
                     of_limit(gpu.memory_used, gpu.memory), some_or_none(gpu.swapped),
-                    percent(gpu.utilisation), fmt::format("{}", gpu.clients),
-                    fmt::format("{}", gpu.running)});
+                    some_or_none(gpu.incoming + gpu.outgoing), percent(gpu.utilisation),
+                    fmt::format("{}", gpu.clients), fmt::format("{}", gpu.running)});
   }
   return table_text({{"GPU", true},
                      {"MODEL"},
                      {"MEMORY", true},
                      {"SWAPPED", true},
+                     {"MOVING", true},
                      {"BUSY", true},
                      {"PROCESSES", true},
                      {"RUNNING", true}},
@@ -147,9 +157,8 @@ std::string processes_text(const Status& status, bool colour) {
     for (const ProcessInfo& one : tenant.processes) {
       rows.push_back({fmt::format("{}", one.pid), short_text(tenant.name, kNameWidth),
                       short_text(one.program, kProgramWidth), fmt::format("{}", one.gpu),
-                      state_cell(short_text(one.state, kProgramWidth)), to_text(one.allocated),
-                      to_text(one.resident), some_or_none(one.pinned), to_text(one.used),
-                      to_text(one.held)});
+                      state_cell(state_of(one)), to_text(one.allocated), to_text(one.resident),
+                      some_or_none(one.pinned), to_text(one.used), to_text(one.held)});
     }
   }
   if (rows.empty()) return "no program runs under nvshare\n";

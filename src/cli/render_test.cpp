@@ -12,16 +12,17 @@ Status example() {
   Status status;
   status.scheduler = {"0.1.0", 1,      3725s, true, "metered", true, "/tmp/nvshare-1000",
                       gib(1),  gib(64)};
-  status.gpus = {{0, "GPU-0", "NVIDIA H200", gib(140), gib(3), 97.04, 2, 1, mib(512)},
-                 {1, "GPU-1", "NVIDIA H200", gib(140), std::nullopt, std::nullopt, 0, 0, {}}};
+  status.gpus = {
+      {0, "GPU-0", "NVIDIA H200", gib(140), gib(3), 97.04, 2, 1, mib(512), mib(256), mib(64)},
+      {1, "GPU-1", "NVIDIA H200", gib(140), std::nullopt, std::nullopt, 0, 0, {}, {}, {}}};
   TenantInfo train;
   train.name = "train";
   train.cores = 40;
   train.memory = gib(4);
   train.share = 39.84;
   train.processes = {
-      {4711, "python", 0, "running", gib(1), mib(512), 5s, 7ms, 120, mib(512), mib(64)},
-      {4712, "python", 1, "idle", gib(1), gib(1), 0ns, 0ns, 0, {}, {}}};
+      {4711, "python", 0, "running", gib(1), mib(512), 5s, 7ms, 120, mib(512), mib(64), {}, {}},
+      {4712, "python", 1, "idle", gib(1), gib(1), 0ns, 0ns, 0, {}, {}, {}, {}}};
   TenantInfo serve;
   serve.name = "a-service-with-a-name-that-is-much-too-long";
   serve.priority = 3;
@@ -36,9 +37,9 @@ TEST(Render, Status) {
             "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min, "
             "host memory 1GiB / 64GiB\n"
             "\n"
-            "GPU  MODEL               MEMORY  SWAPPED   BUSY  PROCESSES  RUNNING\n"
-            "  0  NVIDIA H200  3GiB / 140GiB   512MiB  97.0%          2        1\n"
-            "  1  NVIDIA H200     - / 140GiB        -      -          0        0\n"
+            "GPU  MODEL               MEMORY  SWAPPED  MOVING   BUSY  PROCESSES  RUNNING\n"
+            "  0  NVIDIA H200  3GiB / 140GiB   512MiB  320MiB  97.0%          2        1\n"
+            "  1  NVIDIA H200     - / 140GiB        -       -      -          0        0\n"
             "\n"
             "NAME                          CORES   GETS       MEMORY  SWAPPED  PRIORITY  STATE    "
             "PROCESSES\n"
@@ -99,6 +100,30 @@ TEST(Render, ATenantsStateIsThatOfItsBusiestProcess) {
   EXPECT_NE(status_text(status, false).find(" ready "), std::string::npos);
   status.tenants[0].processes[1].state = "idle";
   EXPECT_NE(status_text(status, false).find(" idle "), std::string::npos);
+}
+
+TEST(Render, WhoWaitsForItsMemoryOrIsMovedOutIsSaidToMove) {
+  Status status;
+  status.tenants.resize(1);
+  status.tenants[0].processes.resize(1);
+  ProcessInfo& process = status.tenants[0].processes[0];
+  const auto shown = [&](const char* state, Bytes incoming, Bytes outgoing) {
+    process.state = state;
+    process.incoming = incoming;
+    process.outgoing = outgoing;
+    const std::string text = processes_text(status, false);
+    const std::string found = text.find("moving in") != text.npos    ? "in"
+                              : text.find("moving out") != text.npos ? "out"
+                                                                     : "-";
+    const std::string tenants = status_text(status, false);
+    EXPECT_EQ(tenants.find("moving " + found) != tenants.npos, found != "-") << tenants;
+    return found;
+  };
+  EXPECT_EQ(shown("waiting", mib(1), {}), "in");
+  EXPECT_EQ(shown("idle", {}, mib(1)), "out");
+  EXPECT_EQ(shown("waiting", mib(1), mib(1)), "out") << "that comes first";
+  EXPECT_EQ(shown("waiting", {}, {}), "-");
+  EXPECT_EQ(shown("stopping", {}, mib(1)), "-") << "it still runs";
 }
 
 TEST(Render, Findings) {

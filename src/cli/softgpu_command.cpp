@@ -150,6 +150,18 @@ int become(const std::vector<std::string>& words, const Variables& variables, St
                  exit_code_of_exec(error));
 }
 
+// A card has a scheduler of its own, in a folder of its own below the user's. Only that one is made
+// at once: whoever connects to a folder that was named does not look whose it is, but nobody else
+// can put one there. The card's comes with the first scheduler, so that a card without any leaves
+// nothing behind.
+Result<std::string> run_directory_of(const std::string& card, const Surroundings& around) {
+  const std::string above = private_directory(around);
+  if (const auto made = make_private(above, around.user); !made) return made.error();
+  std::string own = fmt::format("{}/softgpu-{}", above, card);
+  if (const auto safe = check_private(own, around.user); !safe) return safe.error();
+  return own;
+}
+
 int run(const Arguments& arguments, Streams streams) {
   auto variables = variables_of(arguments);
   if (!variables) return mistake(streams, variables.error().message);
@@ -159,14 +171,10 @@ int run(const Arguments& arguments, Streams streams) {
   if (arguments.positionals().empty()) {
     return mistake(streams, "CMD is missing (see nvshare softgpu --help)");
   }
-  // A card has a scheduler of its own, which would look at another one otherwise. Its folder is
-  // made at once, for whoever connects to a folder that was named does not look whose it is.
   if (const Surroundings around = surroundings(); !around.chosen) {
-    const std::string own = fmt::format("{}-softgpu-{}", private_directory(around), config->card);
-    if (const auto made = make_private(own, around.user); !made) {
-      return mistake(streams, made.error().message, kFailed);
-    }
-    (*variables)[wire::kRunDirectoryVariable] = own;
+    const auto own = run_directory_of(config->card, around);
+    if (!own) return mistake(streams, own.error().message, kFailed);
+    (*variables)[wire::kRunDirectoryVariable] = *own;
   }
   const auto folder = library_folder();
   if (!folder) return mistake(streams, folder.error().message, kFailed);

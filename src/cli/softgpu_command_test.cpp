@@ -87,19 +87,22 @@ TEST(SoftgpuCommand, AFolderThatSomebodyElseMadeForTheCardIsNotUsed) {
   ASSERT_NE(::mkdtemp(runtime.data()), nullptr);
   ::unsetenv("NVSHARE_RUN_DIR");
   ::setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1);
-  const std::string folder = runtime + "/nvshare-softgpu-mine";
   const std::string advice = ": remove it, or name another folder in NVSHARE_RUN_DIR\n";
   fs::create_directory(runtime + "/elsewhere");
-  fs::create_directory_symlink(runtime + "/elsewhere", folder);
-  const Outcome link = run({"--card", "mine", "--", "/bin/false"});
-  EXPECT_EQ(link.code, kFailed);
-  EXPECT_EQ(link.err, "nvshare softgpu: " + folder + " is not a folder" + advice);
-  fs::remove(folder);
-  fs::create_directory(folder);
-  fs::permissions(folder, fs::perms::all);
-  const Outcome open = run({"--card", "mine", "--", "/bin/false"});
-  EXPECT_EQ(open.code, kFailed);
-  EXPECT_EQ(open.err, "nvshare softgpu: " + folder + " can be written to by others" + advice);
+  // The user's own, and the card's in it.
+  for (const std::string& folder : {runtime + "/nvshare", runtime + "/nvshare/softgpu-mine"}) {
+    fs::create_directory_symlink(runtime + "/elsewhere", folder);
+    const Outcome link = run({"--card", "mine", "--", "/bin/false"});
+    EXPECT_EQ(link.code, kFailed);
+    EXPECT_EQ(link.err, "nvshare softgpu: " + folder + " is not a folder" + advice);
+    fs::remove(folder);
+    fs::create_directory(folder);
+    fs::permissions(folder, fs::perms::all);
+    const Outcome open = run({"--card", "mine", "--", "/bin/false"});
+    EXPECT_EQ(open.code, kFailed);
+    EXPECT_EQ(open.err, "nvshare softgpu: " + folder + " can be written to by others" + advice);
+    fs::permissions(folder, fs::perms::owner_all);
+  }
   fs::remove_all(runtime);
   ::unsetenv("XDG_RUNTIME_DIR");
 }

@@ -16,18 +16,20 @@ namespace {
 constexpr auto kShortestInterval = 100ms;
 constexpr auto kLongestInterval = 1h;
 
+const Option kJson{"json", 'j', "", "for programs: what the scheduler answers"};
+
 // One look at the scheduler: the text to print, or what went wrong in `err`.
 struct Frame {
   std::string text;
   int code = kGood;
 };
 
-Frame take_frame(bool json, bool one_line, Streams streams) {
-  const Asked asked = ask_scheduler("status", status_request(), streams);
+Frame take_frame(std::string_view command, bool json, bool one_line, Streams streams) {
+  const Asked asked = ask_scheduler(command, status_request(), streams);
   if (!asked.json) return {"", asked.code};
   if (json) return {bare_answer(*asked.json, one_line) + "\n", kGood};
   const auto status = read_status(*asked.json);
-  if (!status) return {"", complain("status", status.error().message, kFailed, streams)};
+  if (!status) return {"", complain(command, status.error().message, kFailed, streams)};
   return {status_text(*status, wants_colour()), kGood};
 }
 
@@ -41,35 +43,37 @@ Result<Duration> read_interval(const std::string& text) {
   return *interval;
 }
 
-// Until it is interrupted, or nobody reads any more.
-int watch(Duration interval, bool json, Streams streams) {
+// Again and again, until it is interrupted or nobody reads any more.
+int watch(std::string_view command, const Arguments& arguments, Streams streams) {
+  const auto& given = arguments.positionals();
+  const auto interval = read_interval(given.empty() ? "1" : given[0]);
+  if (!interval) return complain(command, interval.error().message, kBadInput, streams);
+  const bool json = arguments.has("json");
   const bool terminal = ::isatty(STDOUT_FILENO) != 0 && !json;
   while (streams.out) {
     // What goes wrong is shown in its place: the scheduler may come, and come back.
     std::ostringstream wrong;
-    const Frame frame = take_frame(json, true, {streams.out, wrong});
+    const Frame frame = take_frame(command, json, true, {streams.out, wrong});
     if (terminal) streams.out << "\033[H\033[J";
     if (!json || frame.code == kGood) streams.out << frame.text << wrong.str();
     if (!terminal && !json) streams.out << "\n";
     streams.out.flush();
-    const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(interval);
+    const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(*interval);
     ::poll(nullptr, 0, static_cast<int>(pause.count()));
   }
   return kFailed;
 }
 
+int run_top(const Arguments& arguments, Streams streams) {
+  return watch("top", arguments, streams);
+}
+
 int run_status(const Arguments& arguments, Streams streams) {
-  const bool json = arguments.has("json");
-  const auto& given = arguments.positionals();
-  if (!given.empty() && !arguments.has("watch")) {
+  if (arguments.has("watch")) return watch("status", arguments, streams);
+  if (!arguments.positionals().empty()) {
     return complain("status", "SECONDS is only for --watch", kBadInput, streams);
   }
-  if (arguments.has("watch")) {
-    const auto interval = read_interval(given.empty() ? "1" : given[0]);
-    if (!interval) return complain("status", interval.error().message, kBadInput, streams);
-    return watch(*interval, json, streams);
-  }
-  const Frame frame = take_frame(json, false, streams);
+  const Frame frame = take_frame("status", arguments.has("json"), false, streams);
   streams.out << frame.text;
   return frame.code;
 }
@@ -91,19 +95,37 @@ Command status_command() {
   spec.summary = "Show the GPUs and who shares them";
   spec.positionals = {{"SECONDS", "with --watch: how often, default 1", false}};
   spec.options = {
-      {"json", 'j', "", "for programs: what the scheduler answers"},
-      {"watch", 'w', "", "show it again and again, until interrupted"},
+      kJson,
+      {"watch", 'w', "", "show it again and again, as nvshare top does"},
   };
   spec.more =
       "CORES is the share of GPU time that a tenant may have, GETS what it had in the last\n"
-      "second or so; SWAPPED is what of its memory is on the host now. The JSON is the answer to "
-      "\"status\" in docs/protocol.md without \"ok\":\n"
-      "bytes, nanoseconds and percent; with --watch one line for each look.\n\n"
+      "second or so; SWAPPED is what of its memory is on the host now, MOVING what is on its way\n"
+      "there or back (STATE tells whose). BUSY is the part of the last second in which kernels\n"
+      "ran, as NVML has it: moving memory does not count.\n\n"
+      "The JSON is the answer to \"status\" in docs/protocol.md without \"ok\": bytes, "
+      "nanoseconds\n"
+      "and percent; with --watch one line for each look.\n\n"
       "examples:\n"
       "  nvshare status\n"
-      "  nvshare status --watch 2\n"
       "  nvshare status --json | jq '.tenants[].share'";
   return {spec, run_status};
+}
+
+Command top_command() {
+  CommandSpec spec;
+  spec.name = "top";
+  spec.summary = "Show the GPUs and who shares them, again and again";
+  spec.positionals = {{"SECONDS", "how often, default 1", false}};
+  spec.options = {kJson};
+  spec.more =
+      "What nvshare status shows, until it is interrupted. Into a file or a pipe goes one block\n"
+      "after the other, with an empty line in between; with --json a line for each.\n\n"
+      "examples:\n"
+      "  nvshare top\n"
+      "  nvshare top 0.5\n"
+      "  nvshare top --json | jq '.tenants[].share'";
+  return {spec, run_top};
 }
 
 Command ps_command() {

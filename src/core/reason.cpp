@@ -60,6 +60,15 @@ std::string to_text(const Reason& r) {
                          to_text(r.bytes), in_time(r.wait));
     case Why::SchedulingOff:
       return "scheduling is switched off";
+    case Why::OverMemoryLimit:
+    case Why::OverMemoryLimitMovable:
+      return fmt::format(
+          "over the memory limit: {} used of {} allowed; new allocations are refused until it is "
+          "below{}",
+          to_text(r.bytes), to_text(r.free),
+          r.why == Why::OverMemoryLimitMovable
+              ? ", and its memory is moved out as soon as others need the room"
+              : "");
     case Why::HasBudget:
       return "has work and budget";
     case Why::TurnOver:

@@ -28,6 +28,9 @@ enum class Why {
   MemoryCannotFit,  // `bytes` wanted, at most `free` can be made free
   MoveFailed,       // `bytes` could not be moved; tried again in `wait`
   SchedulingOff,
+  // What is so beside that.
+  OverMemoryLimit,         // its tenant has `bytes`, and may have `free`
+  OverMemoryLimitMovable,  // the same, and its memory can move
   // Why something was decided.
   HasBudget,
   TurnOver,

@@ -282,9 +282,10 @@ void Broker::forget_unused(Time now) {
 Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time now) {
   const auto at = tenants_.find(id);
   if (at == tenants_.end()) return Error{"there is no such tenant"};
-  for (const ClientId client : at->second.clients) revoke(clients_.at(client), now);
-  if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
   TenantRecord& tenant = at->second;
+  for (const ClientId client : tenant.clients) revoke(clients_.at(client), now);
+  if (limits.core_percent != tenant.limits.core_percent) restart_share(tenant, now);
+  if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
   tenant.limits = limits;
   tenant.kept = tenant.is.kind != TenantKind::Run;
   log_.info("limits_changed", {{"tenant", tenant.is.name},

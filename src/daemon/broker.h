@@ -108,6 +108,8 @@ class Broker {
   const std::map<ClientId, ClientRecord>& clients() const { return clients_; }
   const std::map<TenantId, TenantRecord>& tenants() const { return tenants_; }
   const std::map<GpuId, GpuRecord>& gpus() const { return gpus_; }
+  // GPU time that tenants have been billed so far, on all GPUs.
+  std::map<TenantId, Duration> bills() const;
   // How long the tenant has had work to do.
   static Duration wanted(const TenantRecord& tenant, Time now);
 
@@ -215,6 +217,8 @@ class Broker {
   bool make_room(Time now);
   void forget_unused(Time now);
   void sample_shares(Time now);
+  // Whose limit changes: what it had under the old one does not count for the new one's share.
+  void restart_share(TenantRecord& tenant, Time now);
 
   core::Core core_;
   Outbox& outbox_;

@@ -154,9 +154,14 @@ void Broker::sample(Time now) {
   ask_for_arena(now);
 }
 
+std::map<TenantId, Duration> Broker::bills() const {
+  std::map<TenantId, Duration> all;
+  for (const core::ShareView& share : core_.snapshot().shares) all[share.tenant] += share.billed;
+  return all;
+}
+
 void Broker::sample_shares(Time now) {
-  std::map<TenantId, Duration> used;
-  for (const core::ShareView& share : core_.snapshot().shares) used[share.tenant] += share.billed;
+  std::map<TenantId, Duration> used = bills();
   for (auto& [id, tenant] : tenants_) {
     const Duration passed = now - tenant.sampled_at;
     if (passed < 500ms) continue;
@@ -168,6 +173,12 @@ void Broker::sample_shares(Time now) {
     tenant.sampled_used = used[id];
     tenant.sampled_at = now;
   }
+}
+
+void Broker::restart_share(TenantRecord& tenant, Time now) {
+  for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
+  tenant.sampled_used = bills()[tenant.id];
+  tenant.sampled_at = now;
 }
 
 // --- how clients are watched -------------------------------------------------------------------

@@ -90,6 +90,30 @@ TEST_F(BrokerMeter, OnceASecondEveryShareIsKnown) {
   EXPECT_EQ(Broker::wanted(*t.broker.find_tenant("b"), t.now), 0s);
 }
 
+TEST_F(BrokerMeter, WhatWasUsedUnderAnotherLimitIsNoPartOfTheShare) {
+  t.release(two, second, 0ms);
+  t.now += 1s;
+  t.broker.sample(t.now);
+  t.meter(one, first, 400ms);
+  t.now += 400ms;
+  core::Limits half;
+  half.core_percent = 50;
+  ASSERT_TRUE(t.broker.set_limits(a, half, t.now));
+  t.meter(one, first, 700ms);
+  t.now += 600ms;
+  t.broker.sample(t.now);
+  EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 50, 0.01);
+  // Only what limits GPU time.
+  half.memory = gib(1);
+  t.meter(one, first, 900ms);
+  t.now += 200ms;
+  ASSERT_TRUE(t.broker.set_limits(a, half, t.now));
+  t.meter(one, first, 1200ms);
+  t.now += 800ms;
+  t.broker.sample(t.now);
+  EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 50, 0.01);
+}
+
 TEST_F(BrokerMeter, AShareIsNeverMoreThanAllOfIt) {
   t.release(two, second, 0ms);
   t.now += 1s;

@@ -55,7 +55,7 @@ struct Control::Json {
   Json(Control& of, Time at) : control(of), now(at) {
     broker().settle(now);
     snapshot = broker().core().snapshot();
-    for (const core::ShareView& share : snapshot.shares) bills[share.tenant] += share.billed;
+    bills = broker().bills();
   }
 
   Control& control;
@@ -95,6 +95,8 @@ struct Control::Json {
             {"swapped", view ? (view->allocated - view->resident + client.beyond).count : 0},
             {"beyond", client.beyond.count},
             {"pinned", view ? view->pinned.count : 0},
+            {"incoming", view ? view->incoming.count : 0},
+            {"outgoing", view ? view->outgoing.count : 0},
             {"backend", config::name_of(client.backend)},
             {"moves", moves(client.moves)},
             {"used", used.count()},
@@ -148,6 +150,14 @@ struct Control::Json {
     return sum;
   }
 
+  Bytes moving_on(GpuId id, Bytes core::ClientView::*which) const {
+    Bytes sum{};
+    for (const core::ClientView& client : snapshot.clients) {
+      if (client.gpu == id) sum += client.*which;
+    }
+    return sum;
+  }
+
   Bytes arena_on(GpuId id) const {
     Bytes sum{};
     for (const ClientId client : broker().gpus().at(id).clients) {
@@ -180,6 +190,8 @@ struct Control::Json {
             {"clients", view.clients},
             {"running", view.running},
             {"swapped", swapped_on(view.id).count},
+            {"incoming", moving_on(view.id, &core::ClientView::incoming).count},
+            {"outgoing", moving_on(view.id, &core::ClientView::outgoing).count},
             {"arena", arena_on(view.id).count},
             {"moves", moves(gpu.moves)}};
   }
@@ -213,17 +225,30 @@ struct Control::Json {
                 {"foreign", std::move(foreign)}};
   }
 
+  // Why it runs or waits and, after a limit was lowered, that it has more than it may.
+  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+    const auto state = broker().core().explain(client.id, now);
+    std::string text = state ? *state : state.error().message;
+    const Bytes used = broker().allocated_by(tenant, client.gpu);
+    if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
+    const bool movable = client.allocated > client.pinned + client.awaited;
+    return text + "; " +
+           core::to_text(core::Reason{
+               .why = movable ? core::Why::OverMemoryLimitMovable : core::Why::OverMemoryLimit,
+               .bytes = used,
+               .free = *tenant.limits.memory});
+  }
+
   Result<json> why(const json& request) const {
     const auto found = tenant_named(request);
     if (!found) return found.error();
     json processes = json::array();
     for (const ClientId id : (*found)->clients) {
       const ClientRecord& client = broker().clients().at(id);
-      const auto text = broker().core().explain(id, now);
       processes.push_back({{"pid", client.pid},
                            {"gpu", client.gpu.value},
                            {"program", client.program},
-                           {"text", text ? *text : text.error().message}});
+                           {"text", explained(**found, client)}});
     }
     return json{{"processes", std::move(processes)}};
   }

@@ -99,6 +99,26 @@ TEST_F(ControlTest, StatusShowsWhereMemoryIs) {
             std::string::npos);
 }
 
+TEST_F(ControlTest, StatusShowsWhatIsOnItsWay) {
+  ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
+  const ClientId other = t.join(t.tenant("other"));
+  ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
+  t.broker.arena_ready(client, 1, gib(8));
+  t.want(other);
+  const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
+  t.moved(other, in.order, {}, gib(1), false);
+  t.pass(10min);
+  const auto out = t.outbox.take<wire::SwapOut>(client).at(0);
+  const json status = ask({{"op", "status"}});
+  const auto process = [&](int of) { return status["tenants"][of]["processes"][0]; };
+  EXPECT_EQ(process(0)["outgoing"], out.bytes);
+  EXPECT_EQ(process(0)["incoming"], 0);
+  EXPECT_EQ(process(1)["outgoing"], 0);
+  EXPECT_EQ(process(1)["incoming"], in.bytes - static_cast<std::uint64_t>(gib(1).count));
+  EXPECT_EQ(status["gpus"][0]["outgoing"], process(0)["outgoing"]);
+  EXPECT_EQ(status["gpus"][0]["incoming"], process(1)["incoming"]);
+}
+
 TEST_F(ControlTest, TheBackendChangesForThoseWhoComeLater) {
   ask({{"op", "set"}, {"name", "memory_backend"}, {"value", "native"}});
   EXPECT_EQ(t.broker.clients().at(client).backend, wire::Backend::Swap);
@@ -124,6 +144,33 @@ TEST_F(ControlTest, WhySaysWhy) {
   EXPECT_FALSE(why["processes"][0]["text"].get<std::string>().empty());
   EXPECT_EQ(refused({{"op", "why"}, {"name", "trian"}}),
             "there is no tenant 'trian'; did you mean 'train'?");
+}
+
+TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
+  const auto why = [&] {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  };
+  ASSERT_TRUE(t.ask(client, gib(3)));
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(3).count}});
+  EXPECT_EQ(why(), "has no work for the GPU");
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(2).count}});
+  const std::string over =
+      "over the memory limit: 3GiB used of 2GiB allowed; new allocations are refused until it is "
+      "below";
+  EXPECT_EQ(why(), "has no work for the GPU; " + over);
+  t.want(client);
+  EXPECT_EQ(why(), "runs, and nobody else wants the GPU; " + over);
+  t.free(client, gib(1), gib(1), gib(1));
+  EXPECT_EQ(why(), "runs, and nobody else wants the GPU");
+  // Memory that can move, of all of its processes.
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", nullptr}});
+  const ClientId other = t.join(tenant);
+  ASSERT_EQ(t.ask_movable(other, gib(1)), TestBroker::Told::Available);
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(2).count}});
+  const json all = ask({{"op", "why"}, {"name", "train"}})["processes"];
+  EXPECT_EQ(all[0]["text"], "runs, and nobody else wants the GPU; " + over);
+  EXPECT_EQ(all[1]["text"], "has no work for the GPU; " + over +
+                                ", and its memory is moved out as soon as others need the room");
 }
 
 TEST_F(ControlTest, LimitsAreSetOneByOne) {

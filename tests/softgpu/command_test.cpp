@@ -62,11 +62,18 @@ TEST(SoftgpuCommand, ACardHasASchedulerOfItsOwn) {
   const std::string print = " -- sh -c 'echo $NVSHARE_RUN_DIR'";
   const Outcome one =
       shell("unset NVSHARE_RUN_DIR; exec " NVSHARE_PROGRAM " softgpu --card one" + print);
-  EXPECT_NE(one.output.find("-softgpu-one\n"), std::string::npos) << one.output;
+  EXPECT_NE(one.output.find("/softgpu-one\n"), std::string::npos) << one.output;
   EXPECT_EQ(one.output.find('/'), 0u) << one.output;
   const Outcome chosen = shell(
       "export NVSHARE_RUN_DIR=/somewhere; exec " NVSHARE_PROGRAM " softgpu --card one" + print);
   EXPECT_EQ(chosen.output, "/somewhere\n");
+}
+
+TEST(SoftgpuCommand, ACardThatHadNoSchedulerLeavesNoFolder) {
+  const Outcome outcome = shell(
+      "cd $(mktemp -d) && unset NVSHARE_RUN_DIR && export XDG_RUNTIME_DIR=$PWD && " NVSHARE_PROGRAM
+      " softgpu --card alone -- true && find . -mindepth 1 -printf '%p %m\\n' && rm -r \"$PWD\"");
+  EXPECT_EQ(outcome.output, "./nvshare 700\n");
 }
 
 TEST(SoftgpuCommand, WhatCannotBeStartedHasOneLineAndTheShellsExitCode) {
