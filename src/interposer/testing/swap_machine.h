@@ -28,7 +28,8 @@ const char* failed_function();
 // A function of the driver fails for everybody, or works again.
 void refuse(FunctionId id, bool refused);
 
-// Done once, when the calling thread next calls a function of the driver, before the driver sees it.
+// Done once, when the calling thread next calls a function of the driver, before the driver sees
+// it.
 void before_next(FunctionId id, std::function<void()> action);
 
 // Calls of one function by anybody, from the beginning.
