@@ -162,6 +162,8 @@ class Broker {
   Bytes beyond_with(const ClientRecord& client, Bytes more) const;
   Bytes beyond_and_away(const ClientRecord& client) const;
   Bytes count_in(ClientRecord& client, MoveOrder& order, Bytes in, Bytes before);
+  static void fit_beyond(ClientRecord& client);
+  static void free_beyond(ClientRecord& client, Bytes freed);
   void push_beyond(ClientRecord& client, Bytes bytes, Time now);
   void fit_oversubscribed(Time now);
   std::optional<Refusal> over_tenant_limit(const ClientRecord& client, Bytes bytes) const;
