@@ -352,16 +352,30 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
 }
 
 // After every event: mostly nothing of it has changed.
-void Broker::show_room(GpuRecord& gpu) {
-  const auto unpinned = core_.unpinned(gpu.id);
-  if (!unpinned || gpu.unpinned_shown == unpinned) return;
-  gpu.unpinned_shown = unpinned;
+void Broker::show_rooms() {
+  RoomShown now;
+  for (const auto& [id, client] : clients_) {
+    now.booked += client.booked;
+    now.arena_made += client.arena_made;
+  }
+  if (arena_ != nullptr) now.arena_most = arena_->most();
+  for (auto& [id, gpu] : gpus_) {
+    now.unpinned = core_.unpinned(id).value_or(Bytes{});
+    if (std::exchange(gpu.room_shown, now) != now) show_room(gpu);
+  }
+}
+
+void Broker::show_room(const GpuRecord& gpu) {
+  ArenaRoom host(arena_gpu(gpu.id), arena_left_for(gpu.id));
+  std::size_t place = 0;
   for (const ClientId id : gpu.clients) {
+    const ClientRecord& client = clients_.at(id);
     const auto view = core_.view(id);
-    if (!view) continue;
-    const Bytes room = *unpinned + view->pinned + view->awaits;
-    clients_.at(id).page->scheduler.room =
-        static_cast<std::uint64_t>(std::max(Bytes{1}, room).count);
+    Bytes more = gpu.room_shown->unpinned + view->pinned + view->awaits - client.booked;
+    if (client.backend == wire::Backend::Swap) more = host.of(place, more);
+    ++place;
+    const Bytes room = std::max(Bytes{1}, client.booked + more);
+    client.page->scheduler.room = static_cast<std::uint64_t>(room.count);
   }
 }
 
