@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,13 +14,6 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr unsigned kMostThreads = 4;  // one clears about 2 GiB a second
-
-// Pages that are there, also those that are swapped to a disk.
-Bytes pages_of(const UniqueFd& memory) {
-  struct stat about {};
-  if (fstat(memory.get(), &about) < 0) return {};
-  return Bytes{static_cast<std::int64_t>(about.st_blocks) * 512};
-}
 
 }  // namespace
 
@@ -74,25 +65,6 @@ void Arena::make(ClientId client, Bytes bytes) {
     wishes_.push_back({client, std::min(bytes, kPiece)});
   }
   wake_.notify_all();
-}
-
-void Arena::keep(ClientId client, UniqueFd memory) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  if (static_cast<rlim_t>(memory.get()) > limit.rlim_cur / 2) return;
-  kept_[client].push_back(std::move(memory));
-}
-
-Bytes Arena::there(ClientId client) {
-  const auto at = kept_.find(client);
-  if (at == kept_.end()) return {};
-  Bytes sum{};
-  std::erase_if(at->second, [&](const UniqueFd& memory) {
-    const Bytes bytes = pages_of(memory);
-    sum += bytes;
-    return bytes == Bytes{};  // all of it was given back
-  });
-  return sum;
 }
 
 std::vector<Arena::Piece> Arena::take() {

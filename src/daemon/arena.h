@@ -3,7 +3,6 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,7 +18,7 @@ namespace nvshare::daemon {
 
 // Sealed anonymous memory of which every page is there, so that whoever uses it never finds none.
 // Its pages count as the scheduler's, whoever maps them. They are freed when nobody has the
-// descriptor or a mapping any more: with the client, once it is forgotten.
+// descriptor or a mapping any more: with the client.
 Result<UniqueFd> make_host_memory(Bytes bytes);
 
 // The host memory that clients swap out to. Making it takes long, so threads of its own do.
@@ -36,8 +35,6 @@ class Arena final : public HostArena {
 
   Bytes most() const override { return std::min(limit_, possible_); }
   void make(ClientId client, Bytes bytes) override;
-  Bytes there(ClientId client) override;
-  void forget(ClientId client) override { kept_.erase(client); }
 
   // A piece, or why there is none.
   struct Piece {
@@ -48,9 +45,6 @@ class Arena final : public HostArena {
   // Becomes readable when there are any.
   int ready() const { return ready_.get(); }
   std::vector<Piece> take();
-  // The client has been handed a piece, which is looked at from now on: there().
-  // Unless descriptors are scarce: those are for clients first.
-  void keep(ClientId client, UniqueFd memory);
 
  private:
   struct Wish {
@@ -67,7 +61,6 @@ class Arena final : public HostArena {
   Bytes possible_{};
   const HostMemory host_;
   UniqueFd ready_;
-  std::map<ClientId, std::vector<UniqueFd>> kept_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -85,48 +84,6 @@ TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
   EXPECT_EQ(pieces[0].client, ClientId{7});
   EXPECT_EQ(pieces[0].bytes, mib(2));
   EXPECT_TRUE(pieces[0].memory);
-}
-
-TEST(Arena, KnowsWhatClientsHaveReallyGivenBack) {
-  const FakeMachine machine;
-  auto arena = Arena::start(gib(4), HostMemory(machine.root));
-  ASSERT_TRUE(arena);
-  const ClientId client{7};
-  EXPECT_EQ((*arena)->there(client), Bytes{}) << "nothing is known of it";
-  UniqueFd memory[2];
-  for (UniqueFd& one : memory) {
-    auto made = make_host_memory(mib(4));
-    ASSERT_TRUE(made);
-    one.reset(dup(made->get()));  // as the client has it
-    (*arena)->keep(client, std::move(*made));
-  }
-  EXPECT_EQ((*arena)->there(client), mib(8));
-  // As the library does it.
-  void* mapped =
-      mmap(nullptr, mib(4).count, PROT_READ | PROT_WRITE, MAP_SHARED, memory[0].get(), 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  ASSERT_EQ(madvise(mapped, mib(2).count, MADV_REMOVE), 0);
-  EXPECT_EQ((*arena)->there(client), mib(6));
-  ASSERT_EQ(madvise(mapped, mib(4).count, MADV_REMOVE), 0);
-  EXPECT_EQ((*arena)->there(client), mib(4));
-  munmap(mapped, mib(4).count);
-  (*arena)->forget(client);
-  EXPECT_EQ((*arena)->there(client), Bytes{});
-}
-
-TEST(Arena, KeepsNoDescriptorsThatClientsMayNeed) {
-  const FakeMachine machine;
-  auto arena = Arena::start(gib(4), HostMemory(machine.root));
-  auto made = make_host_memory(mib(1));
-  ASSERT_TRUE(arena && made);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit few = before;
-  few.rlim_cur = static_cast<rlim_t>(made->get()) + 1;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  (*arena)->keep(ClientId{7}, std::move(*made));
-  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ((*arena)->there(ClientId{7}), Bytes{});
 }
 
 TEST(Arena, IsNeverMoreThanTheMachineHas) {

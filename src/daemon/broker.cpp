@@ -417,7 +417,6 @@ void Broker::leave(ClientId id, Time now) {
   tenant.clients.erase(id);
   tenant.empty_since = now;
   clients_.erase(id);
-  if (arena_ != nullptr) arena_->forget(id);
   if (const auto gone = step(core::ClientGone{id}, now); !gone) {
     log_.error("client_not_forgotten", {{"client", id.value}, {"reason", gone.error().message}});
   }

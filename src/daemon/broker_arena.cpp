@@ -131,17 +131,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
     return disconnect(client, fmt::format("gave back {} bytes of host memory, and was asked for {}",
                                           message.bytes, most.count));
   }
-  // The pages are gone when it says so. Those that are not count as they did, and are asked for
-  // again.
-  const Bytes said{static_cast<std::int64_t>(message.bytes)};
-  const Bytes there = arena_ == nullptr ? Bytes{} : arena_->there(client.id);
-  const Bytes bytes = std::clamp(client.arena - there, Bytes{}, said);
-  if (bytes < said) {
-    log_.warn("host_memory_not_returned", {{"client", client.id.value},
-                                           {"pid", client.pid},
-                                           {"said", said.count},
-                                           {"there", there.count}});
-  }
+  const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
   client.arena -= bytes;
   client.arena_made -= bytes;
   client.arena_returnable -= bytes;

@@ -132,31 +132,6 @@ TEST_F(ReturningArena, NobodyGivesBackWhatHeWasNotAskedFor) {
   EXPECT_TRUE(t.gone(two)) << "more than it has";
 }
 
-// The kernel knows better.
-TEST_F(ReturningArena, WhoGivesBackWhatItKeepsIsNotBelieved) {
-  const Bytes all = has(two);
-  t.broker.leave(one, t.now);
-  sample_for(3s);
-  t.outbox.take<wire::ArenaNeed>(two);
-  t.arena.kept[two] = all;
-  returns(two, gib(1));
-  EXPECT_EQ(has(two), all);
-  EXPECT_EQ(t.broker.arena_used(), all);
-  EXPECT_NE(t.lines.find("host_memory_not_returned"), std::string::npos);
-  t.arena.kept[two] = all - mib(64);
-  returns(two, gib(1));
-  EXPECT_EQ(has(two), all - mib(64)) << "as much as is gone";
-  sample_for(3s);
-  EXPECT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "it is asked again";
-  t.arena.kept[two] = Bytes{};
-  returns(two, all - mib(64));
-  EXPECT_EQ(t.broker.arena_used(), Bytes{});
-  EXPECT_FALSE(t.gone(two));
-  t.arena.kept[two] = gib(1);
-  t.broker.leave(two, t.now);
-  EXPECT_FALSE(t.arena.kept.contains(two)) << "nobody looks any more";
-}
-
 TEST(SwappingArena, WhoComesBackSaysWhatItHas) {
   TestBroker t;
   auto hello = TestBroker::hello();

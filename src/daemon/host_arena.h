@@ -14,11 +14,6 @@ class HostArena {
   // Makes a piece for the client, and hands it to Broker::arena_ready() a little later, whole or in
   // parts; or says Broker::arena_failed().
   virtual void make(ClientId client, Bytes bytes) = 0;
-  // How much of what the client was handed is there, whatever it says of it: at least so much it
-  // has not given back. Nothing where nobody can tell.
-  virtual Bytes there(ClientId client) = 0;
-  // The client is gone, or what it has is not to be looked at any more.
-  virtual void forget(ClientId client) = 0;
 };
 
 }  // namespace nvshare::daemon

@@ -178,11 +178,9 @@ Result<void> Scheduler::make_arena() {
 }
 
 void Scheduler::hand_out_arena() {
-  for (Arena::Piece& piece : arena_->take()) {
+  for (const Arena::Piece& piece : arena_->take()) {
     if (piece.memory) {
       broker_.arena_ready(piece.client, piece.memory->get(), piece.bytes);
-      if (!broker_.clients().contains(piece.client)) continue;
-      arena_->keep(piece.client, std::move(*piece.memory));
     } else {
       broker_.arena_failed(piece.client, piece.bytes, piece.memory.error().message);
     }
@@ -293,7 +291,7 @@ sigset_t block_signals(bool is_private) {
   return signals;
 }
 
-// Each client takes two descriptors, and one for each piece of host memory.
+// Each client takes two descriptors.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

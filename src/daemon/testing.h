@@ -60,12 +60,9 @@ class FakeArena final : public HostArena {
  public:
   Bytes most() const override { return limit; }
   void make(ClientId client, Bytes bytes) override { asked[client] += bytes; }
-  Bytes there(ClientId client) override { return kept[client]; }
-  void forget(ClientId client) override { kept.erase(client); }
 
   Bytes limit = gib(1024);
   std::map<ClientId, Bytes> asked;
-  std::map<ClientId, Bytes> kept;  // whatever they say
 };
 
 // Programs take turns of a second with their memory.

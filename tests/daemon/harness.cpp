@@ -124,13 +124,12 @@ std::string SchedulerProcess::log() const {
   return read_all(folder_ + "/log");
 }
 
-std::size_t SchedulerProcess::descriptors(const std::string& name) const {
+std::size_t SchedulerProcess::descriptors() const {
   std::size_t count = 0;
   for (const auto& one :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) {
-    std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(one.path(), gone).string();
-    if (target.find(name) != target.npos) ++count;
+    (void)one;
+    ++count;
   }
   return count;
 }

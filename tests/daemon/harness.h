@@ -51,8 +51,7 @@ class SchedulerProcess {
   pid_t pid() const { return pid_; }
   // Everything it has logged.
   std::string log() const;
-  // What it has open; with `name`, what is called so.
-  std::size_t descriptors(const std::string& name = "") const;
+  std::size_t descriptors() const;
   bool alive() const;
   void signal(int number) const;
   // Waits for its end.

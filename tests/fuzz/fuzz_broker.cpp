@@ -122,10 +122,7 @@ class Pieces final : public HostArena {
  public:
   Bytes most() const override { return gib(16); }
   void make(ClientId client, Bytes bytes) override { wanted.emplace_back(client, bytes); }
-  Bytes there(ClientId) override { return kept; }
-  void forget(ClientId) override {}
 
-  Bytes kept{};  // of what is said to be given back
   std::vector<std::pair<ClientId, Bytes>> wanted;
 };
 
@@ -347,7 +344,6 @@ class Play {
         auto kept = wire::make<wire::ArenaKept>();
         auto returned = wire::make<wire::ArenaReturned>();
         kept.bytes = returned.bytes = bytes_.number() * kUnit;
-        arena_.kept = Bytes{static_cast<std::int64_t>(bytes_.byte() * kUnit)};
         const bool first = bytes_.byte() % 4 == 0;
         return broker_->packet(id, first ? &kept.header : &returned.header, now_);
       }
@@ -414,8 +410,7 @@ class Play {
       must(view.has_value(), "the core knows every client");
       must(view->allocated == client.booked, "the core counts what is booked");
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
-      must(client.arena >= Bytes{0} && client.arena <= client.arena_made,
-           "no more host memory than was made");
+      must(client.arena <= client.arena_made, "no more host memory than was made");
       must(client.booked <= client.to_book(), "never more than there is");
       must(client.beyond >= Bytes{0} &&
                client.beyond <=
