@@ -14,6 +14,11 @@ Bytes round_up(Bytes bytes, Bytes unit) {
   return Bytes{(bytes.count + unit.count - 1) / unit.count * unit.count};
 }
 
+// What is too much, and a chunk more.
+Bytes most_needed(Bytes demand, Bytes safe) {
+  return std::max(Bytes{}, demand - safe) + core::kLargestChunk;
+}
+
 }  // namespace
 
 Bytes arena_unit(Bytes gpu_total) {
@@ -24,17 +29,59 @@ Bytes fits_easily(Bytes safe) {
   return Bytes{safe.count / 100 * kBeginsAtPercent};
 }
 
-Bytes arena_need(const ArenaGpu& gpu, Bytes movable) {
-  if (gpu.movable.size() < 2 || movable.count <= 0) return {};
-  if (gpu.demand <= fits_easily(gpu.safe)) return {};
-  const Bytes over = std::max(Bytes{}, gpu.demand - gpu.safe);
-  return round_up(std::min(movable, over + core::kLargestChunk), arena_unit(gpu.total));
+void ArenaGpu::grow(std::size_t client, Bytes by, bool movable) {
+  demand += by;
+  if (movable) clients.at(client).movable += by;
 }
 
-Bytes arena_need(const ArenaGpu& gpu) {
+Bytes arena_need(const ArenaGpu& gpu, Bytes movable) {
+  if (gpu.clients.size() < 2 || movable.count <= 0) return {};
+  if (gpu.demand <= fits_easily(gpu.safe)) return {};
+  return round_up(std::min(movable, most_needed(gpu.demand, gpu.safe)), arena_unit(gpu.total));
+}
+
+Bytes arena_held(const ArenaGpu& gpu) {
   Bytes sum{};
-  for (const Bytes movable : gpu.movable) sum += arena_need(gpu, movable);
+  for (const ArenaClient& client : gpu.clients) {
+    sum += std::max(arena_need(gpu, client.movable), client.made);
+  }
   return sum;
+}
+
+// The more it has the more must be able to leave, so the most is between what fits and what does
+// not.
+Bytes ArenaRoom::of(std::size_t client, Bytes room) {
+  if (room <= Bytes{} || fits(client, room)) return room;
+  Bytes enough{};
+  while (enough + Bytes{1} < room) {
+    const Bytes middle{(enough.count + room.count) / 2};
+    (fits(client, middle) ? enough : room) = middle;
+  }
+  return enough;
+}
+
+// As arena_held() of what the GPU would be then, but for what the client itself has been given:
+// that may be less than it needs, and is its own.
+bool ArenaRoom::fits(std::size_t client, Bytes more) {
+  const Bytes demand = gpu_.demand + more;
+  if (demand <= gpu_.safe) return true;
+  if (gpu_.clients.size() < 2) return most_ >= Bytes{};
+  const Bytes unit = arena_unit(gpu_.total);
+  const Bytes most = round_up(most_needed(demand, gpu_.safe), unit);
+  const ArenaClient& own = gpu_.clients.at(client);
+  const auto need = [&](Bytes movable) { return std::min(round_up(movable, unit), most); };
+  const Bytes others = held_with(most) - std::max(need(own.movable), own.made);
+  return others + need(own.movable + more) <= most_;
+}
+
+Bytes ArenaRoom::held_with(Bytes most) {
+  const auto [at, fresh] = held_.try_emplace(most);
+  if (!fresh) return at->second;
+  const Bytes unit = arena_unit(gpu_.total);
+  for (const ArenaClient& client : gpu_.clients) {
+    at->second += std::max(std::min(round_up(client.movable, unit), most), client.made);
+  }
+  return at->second;
 }
 
 }  // namespace nvshare::daemon

@@ -1,17 +1,28 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
 
 namespace nvshare::daemon {
 
+struct ArenaClient {
+  Bytes movable{};  // what may have to leave
+  Bytes made{};     // the host memory that it has, with what is being made
+};
+
 // One GPU as far as its clients' host memory goes.
 struct ArenaGpu {
   Bytes total{};
-  Bytes safe{};                // what clients can have on it together
-  Bytes demand{};              // what they have allocated, together
-  std::vector<Bytes> movable;  // of each client: what may have to leave
+  Bytes safe{};    // what clients can have on it together
+  Bytes demand{};  // what they have allocated, together
+  std::vector<ArenaClient> clients;
+
+  // The client has so much more.
+  void grow(std::size_t client, Bytes by, bool movable);
 };
 
 // Host memory is handed out in multiples of this.
@@ -28,7 +39,26 @@ Bytes fits_easily(Bytes safe);
 // needs its own.
 Bytes arena_need(const ArenaGpu& gpu, Bytes movable);
 
-// Of all of its clients together.
-Bytes arena_need(const ArenaGpu& gpu);
+// What all of its clients must have, or have already.
+Bytes arena_held(const ArenaGpu& gpu);
+
+// How much more clients of a GPU could have, as far as there is host memory for what has to leave
+// then. Many can be asked about: what they have in common is reckoned once.
+class ArenaRoom {
+ public:
+  // `most`: what its clients can have of the host's memory together.
+  ArenaRoom(ArenaGpu gpu, Bytes most) : gpu_(std::move(gpu)), most_(most) {}
+  // Of `room`, as much as there is host memory for; the client by its place.
+  Bytes of(std::size_t client, Bytes room);
+
+ private:
+  bool fits(std::size_t client, Bytes more);
+  // What all must have or have, when nobody needs more than that.
+  Bytes held_with(Bytes most_needed);
+
+  ArenaGpu gpu_;
+  Bytes most_;
+  std::map<Bytes, Bytes> held_;
+};
 
 }  // namespace nvshare::daemon

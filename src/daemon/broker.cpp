@@ -370,10 +370,11 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);
   client.beyond = beyond_with(client, client.allocated);
+  fit_beyond(client);
   book_rest(client, now);
   show_allocated(tenant, *gpu);
-  gpus_.at(*gpu).unpinned_shown.reset();  // not in its page yet
-  show_room(gpus_.at(*gpu));
+  gpus_.at(*gpu).room_shown.reset();  // not in its page yet
+  show_rooms();
   update_watch(gpus_.at(*gpu), client.id);
   const TenantRecord& of = tenants_.at(tenant);
   log_.info("client_registered", {{"client", client.id.value},

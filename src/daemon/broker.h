@@ -164,15 +164,16 @@ class Broker {
   Bytes beyond_with(const ClientRecord& client, Bytes more) const;
   Bytes beyond_and_away(const ClientRecord& client) const;
   Bytes count_in(ClientRecord& client, MoveOrder& order, Bytes in, Bytes before);
+  static void fit_beyond(ClientRecord& client);
+  static void free_beyond(ClientRecord& client, Bytes freed);
   void push_beyond(ClientRecord& client, Bytes bytes, Time now);
   void fit_oversubscribed(Time now);
   std::optional<Refusal> over_tenant_limit(const ClientRecord& client, Bytes bytes) const;
   void note_no_room(GpuRecord& gpu, Time now);
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
-  // The GPU, if a client on it grew by that much.
-  ArenaGpu arena_gpu(GpuId gpu, std::optional<ClientId> grows = {}, Bytes by = {},
-                     bool movable = true) const;
+  ArenaGpu arena_gpu(GpuId gpu) const;
+  Bytes arena_left_for(GpuId gpu) const;
   void fill_arena();
   void ask_for_arena(Time now);
   void tell_arena_need(ClientRecord& client, Bytes bytes);
@@ -206,7 +207,8 @@ class Broker {
   void set_wants(ClientRecord& client, bool wants, Time now);
   void show_limits(const TenantRecord& tenant);
   void show_allocated(TenantId tenant, GpuId gpu);
-  void show_room(GpuRecord& gpu);
+  void show_rooms();
+  void show_room(const GpuRecord& gpu);
   void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
   Result<GpuId> gpu_for(const wire::Hello& hello, Time now);
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,

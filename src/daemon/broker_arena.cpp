@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "daemon/broker.h"
 
@@ -17,47 +18,49 @@ Bytes leaves_by_us(const ClientRecord& client) {
 
 }  // namespace
 
-ArenaGpu Broker::arena_gpu(GpuId id, std::optional<ClientId> grows, Bytes by, bool movable) const {
+ArenaGpu Broker::arena_gpu(GpuId id) const {
   const GpuRecord& record = gpus_.at(id);
   ArenaGpu gpu;
   gpu.total = record.total;
   gpu.safe = core_.safe_limit(id).value_or(record.total);
   for (const ClientId client_id : record.clients) {
     const ClientRecord& client = clients_.at(client_id);
-    const Bytes more = client_id == grows ? by : Bytes{};
-    gpu.demand += client.booked + more;
-    gpu.movable.push_back(leaves_by_us(client) + (movable ? more : Bytes{}));
+    gpu.demand += client.booked;
+    gpu.clients.push_back({leaves_by_us(client), client.arena_made});
   }
   return gpu;
+}
+
+// What of the host's memory is there for the clients of the GPU: what others need or have cannot be
+// given to them.
+Bytes Broker::arena_left_for(GpuId gpu) const {
+  Bytes left = arena_ == nullptr ? Bytes{} : arena_->most();
+  for (const auto& [id, record] : gpus_) {
+    if (id != gpu) left -= arena_held(arena_gpu(id));
+  }
+  return left;
 }
 
 // What may have to leave must have a place to go to before it is promised.
 std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client, Bytes bytes,
                                                       bool movable) const {
   if (movable && client.backend != wire::Backend::Swap) return std::nullopt;
-  const ArenaGpu grown = arena_gpu(client.gpu, client.id, bytes, movable);
+  const auto& beside = gpus_.at(client.gpu).clients;
+  const auto place = std::distance(beside.begin(), beside.find(client.id));
+  ArenaGpu grown = arena_gpu(client.gpu);
+  grown.grow(static_cast<std::size_t>(place), bytes, movable);
   if (grown.demand <= grown.safe) return std::nullopt;
-  Bytes need = arena_need(grown);
-  for (const auto& [id, gpu] : gpus_) {
-    if (id != client.gpu) need += arena_need(arena_gpu(id));
-  }
-  // What others have been given and do not need now is not there to be given.
-  for (const auto& [id, gpu] : gpus_) {
-    const ArenaGpu now = arena_gpu(id);
-    for (const ClientId one : gpu.clients) {
-      const ClientRecord& other = clients_.at(one);
-      const Bytes idle = other.arena_made - arena_need(now, leaves_by_us(other));
-      if (one != client.id) need += std::max(Bytes{}, idle);
-    }
-  }
-  const Bytes most = arena_ == nullptr ? Bytes{} : arena_->most();
+  // What it has been given is its own, and may be more than it needs by now.
+  grown.clients[static_cast<std::size_t>(place)].made = {};
+  const Bytes need = arena_held(grown);
+  const Bytes most = arena_left_for(client.gpu);
   if (need <= most) return std::nullopt;
   return Refusal{
       Bytes{},
       fmt::format("{} would be allocated on a GPU that can hold {}: {} of host memory would be "
                   "needed to swap, and there can be {}",
                   nvshare::to_text(grown.demand), nvshare::to_text(grown.safe),
-                  nvshare::to_text(need), nvshare::to_text(most))};
+                  nvshare::to_text(need), nvshare::to_text(std::max(Bytes{}, most)))};
 }
 
 Bytes Broker::arena_used() const {

@@ -70,6 +70,7 @@ void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said,
   client.allocated += taken;
   client.resident += taken;
   if (!movable) client.pinned += taken;
+  free_beyond(client, movable ? Bytes{} - taken : Bytes{});
   book_change(client, now);
   show_allocated(client.tenant, client.gpu);
 }

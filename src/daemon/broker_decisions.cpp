@@ -31,7 +31,7 @@ void Broker::follow(core::Decisions decisions, Time now) {
     apply(next, now);
   }
   following_ = false;
-  for (auto& [id, gpu] : gpus_) show_room(gpu);
+  show_rooms();
 }
 
 void Broker::apply(const core::Decision& decision, Time now) {
@@ -152,6 +152,7 @@ void Broker::sample(Time now) {
   fit_oversubscribed(now);
   fill_arena();
   ask_for_arena(now);
+  show_rooms();
 }
 
 std::map<TenantId, Duration> Broker::bills() const {

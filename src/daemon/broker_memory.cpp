@@ -163,6 +163,7 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
                   Time now) {
   Bytes bytes = to_bytes(message.bytes);
   Bytes beyond = beyond_with(client, bytes);
+  const Bytes beyond_before = client.beyond;
   if (!movable) push_beyond(client, std::exchange(beyond, Bytes{}), now);
   bytes -= beyond;
   const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
@@ -170,12 +171,18 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   auto taken = core_.step(core::MemoryChanged{client.id, client.booked + bytes, pinned,
                                               booked_resident(client), movable || waits, waits},
                           now);
-  if (!taken) return refuse_memory(client, message, {Bytes{0}, taken.error().message});
+  // Nothing was pushed out of the way then.
+  const auto refuse_it = [&](const Refusal& refusal) {
+    refuse_memory(client, message, refusal);
+    client.beyond = beyond_before;
+    book_rest(client, now);
+  };
+  if (!taken) return refuse_it({Bytes{0}, taken.error().message});
   for (const core::Decision& decision : *taken) {
     const auto* refused = std::get_if<core::MemoryRefused>(&decision.action);
     if (refused == nullptr || refused->client != client.id) continue;
     const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.booked);
-    return refuse_memory(client, message, {allowed, core::to_text(decision.reason)});
+    return refuse_it({allowed, core::to_text(decision.reason)});
   }
   const core::ClientView view = *core_.view(client.id);
   const bool fits = !movable || bytes == Bytes{} || view.resident == view.allocated;
@@ -244,13 +251,11 @@ void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time n
   client.allocated -= to_bytes(message.bytes);
   client.resident -= to_bytes(message.resident);
   client.pinned -= to_bytes(message.pinned);
-  // What was absent was not beyond, for what is absent the core knows of.
-  client.beyond -= std::min(client.beyond, to_bytes(message.resident - message.pinned));
-  client.beyond = std::min(client.beyond, std::max(Bytes{}, client.allocated - client.pinned));
   // One that cannot move its memory need not say where it was.
   const Bytes unsaid = std::max(Bytes{}, client.pinned - (client.allocated - client.awaited));
   client.pinned -= unsaid;
   client.resident -= unsaid;
+  free_beyond(client, to_bytes(message.resident - message.pinned));
   book_change(client, now);
   show_allocated(client.tenant, client.gpu);
   lend(client, message.pinned == 0 && can_move(client));
@@ -264,6 +269,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time 
                                   client.allocated.count, client.pinned.count));
   }
   client.pinned += to_bytes(message.bytes);
+  fit_beyond(client);
   book_change(client, now);
 }
 
@@ -346,16 +352,30 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
 }
 
 // After every event: mostly nothing of it has changed.
-void Broker::show_room(GpuRecord& gpu) {
-  const auto unpinned = core_.unpinned(gpu.id);
-  if (!unpinned || gpu.unpinned_shown == unpinned) return;
-  gpu.unpinned_shown = unpinned;
+void Broker::show_rooms() {
+  RoomShown now;
+  for (const auto& [id, client] : clients_) {
+    now.booked += client.booked;
+    now.arena_made += client.arena_made;
+  }
+  if (arena_ != nullptr) now.arena_most = arena_->most();
+  for (auto& [id, gpu] : gpus_) {
+    now.unpinned = core_.unpinned(id).value_or(Bytes{});
+    if (std::exchange(gpu.room_shown, now) != now) show_room(gpu);
+  }
+}
+
+void Broker::show_room(const GpuRecord& gpu) {
+  ArenaRoom host(arena_gpu(gpu.id), arena_left_for(gpu.id));
+  std::size_t place = 0;
   for (const ClientId id : gpu.clients) {
+    const ClientRecord& client = clients_.at(id);
     const auto view = core_.view(id);
-    if (!view) continue;
-    const Bytes room = *unpinned + view->pinned + view->awaits;
-    clients_.at(id).page->scheduler.room =
-        static_cast<std::uint64_t>(std::max(Bytes{1}, room).count);
+    Bytes more = gpu.room_shown->unpinned + view->pinned + view->awaits - client.booked;
+    if (client.backend == wire::Backend::Swap) more = host.of(place, more);
+    ++place;
+    const Bytes room = std::max(Bytes{1}, client.booked + more);
+    client.page->scheduler.room = static_cast<std::uint64_t>(room.count);
   }
 }
 

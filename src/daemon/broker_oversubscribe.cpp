@@ -48,9 +48,22 @@ Bytes Broker::count_in(ClientRecord& client, MoveOrder& order, Bytes in, Bytes b
   return came;
 }
 
+// Only what can move is beyond, whatever the client says: the rest is on the GPU, or will be.
+void Broker::fit_beyond(ClientRecord& client) {
+  const Bytes could_move = client.allocated - client.awaited - client.pinned;
+  client.beyond = std::clamp(client.beyond, Bytes{}, std::max(Bytes{}, could_move));
+}
+
+// So much that could move, and was on the GPU, is freed. What was absent was not beyond, for what
+// is absent the core knows of.
+void Broker::free_beyond(ClientRecord& client, Bytes freed) {
+  client.beyond -= std::min(client.beyond, freed);
+  fit_beyond(client);
+}
+
 // So much less of what the client has is asked to be on the GPU.
 void Broker::push_beyond(ClientRecord& client, Bytes bytes, Time now) {
-  const Bytes possible = std::min(bytes, client.booked - booked_pinned(client));
+  const Bytes possible = std::min(bytes, client.booked - client.awaited - booked_pinned(client));
   if (possible.count <= 0) return;
   client.beyond += possible;
   book_change(client, now);

@@ -168,6 +168,60 @@ TEST_F(Oversubscribing, ItComesBackWithAllItHas) {
   EXPECT_NE(t.granted(one), 0u);
 }
 
+// --- programs that say what cannot be
+
+// It has never been lent anything, and what it writes to the page frees its memory all the same.
+TEST_F(Oversubscribing, WhatIsFreedIntoThePageIsNotBeyondAnyMore) {
+  const ClientId one = t.join(tenant("a"));
+  EXPECT_EQ(t.ask_movable(one, gib(30)), Told::Available);
+  const Bytes beyond = record(one).beyond;
+  t.page_of.at(one)->movable_credit.bytes = static_cast<std::uint64_t>(gib(4).count);
+  t.broker.settle(t.now);
+  EXPECT_EQ(record(one).allocated, gib(26));
+  EXPECT_EQ(record(one).beyond, beyond - gib(4));
+  EXPECT_EQ(view(one).allocated, safe());
+  t.page_of.at(one)->movable_credit.bytes = static_cast<std::uint64_t>(gib(24).count);
+  t.broker.settle(t.now);
+  EXPECT_EQ(record(one).beyond, Bytes{});
+  EXPECT_EQ(view(one).allocated, gib(2));
+  EXPECT_EQ(t.lines.find("memory_not_booked"), std::string::npos);
+}
+
+TEST_F(Oversubscribing, WhatCannotMoveIsNeverBeyond) {
+  auto hello = TestBroker::hello();
+  hello.allocated = static_cast<std::uint64_t>(gib(18).count);
+  hello.resident = hello.allocated;
+  hello.pinned = static_cast<std::uint64_t>(gib(15).count);
+  const ClientId one = t.join(tenant("a"), hello);
+  EXPECT_EQ(record(one).beyond, gib(3)) << "more than is safe, but it is there";
+  EXPECT_EQ(view(one).pinned, gib(15));
+  auto pinned = wire::make<wire::MemoryPinned>();
+  pinned.bytes = static_cast<std::uint64_t>(gib(1).count);
+  t.say(one, pinned);
+  EXPECT_FALSE(t.gone(one));
+  EXPECT_EQ(record(one).beyond, gib(2));
+  t.free(one, gib(2), gib(2));
+  EXPECT_EQ(record(one).beyond, Bytes{});
+}
+
+// Memory that is waited for is counted, and will be pinned: it cannot make room for more of its
+// kind.
+TEST_F(Oversubscribing, WhatIsWaitedForIsNeverBeyond) {
+  const ClientId one = t.join(tenant("a"));
+  for (const char* name : {"b", "c"}) {
+    EXPECT_EQ(t.ask_movable(t.join(t.tenant(name)), gib(7)), Told::Available);
+  }
+  EXPECT_EQ(t.ask_movable(one, gib(30)), Told::Wait);
+  EXPECT_EQ(t.ask_pinned(one, gib(5)), Told::Wait);
+  EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
+  EXPECT_EQ(record(one).awaited, gib(7));
+  const Bytes beyond = record(one).beyond;
+  EXPECT_EQ(t.ask_pinned(one, gib(8)), Told::Refused);
+  EXPECT_EQ(t.lines.find("memory_not_booked"), std::string::npos);
+  EXPECT_EQ(record(one).beyond, beyond) << "what was refused needs no room";
+  EXPECT_EQ(view(one).allocated, gib(37) - beyond);
+}
+
 // --- whatever happens ---------------------------------------------------------------------------
 
 // A program as the library makes it: memory in pieces, which move as a whole.

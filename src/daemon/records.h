@@ -150,6 +150,16 @@ struct Overhead {
   int clients = 0;
 };
 
+// What the room that clients are shown depends on.
+struct RoomShown {
+  Bytes unpinned{};    // on the GPU
+  Bytes booked{};      // by all clients
+  Bytes arena_made{};  // for all of them
+  Bytes arena_most{};
+
+  friend bool operator==(const RoomShown&, const RoomShown&) = default;
+};
+
 struct GpuRecord {
   GpuId id;
   Uuid uuid{};
@@ -157,7 +167,7 @@ struct GpuRecord {
   Bytes total{};
   std::set<ClientId> clients;
   std::set<ClientId> holders;           // of a grant
-  std::optional<Bytes> unpinned_shown;  // in the pages of all of its clients
+  std::optional<RoomShown> room_shown;  // in the pages of all of its clients
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.

@@ -1,6 +1,7 @@
 // What the scheduler orders to be moved, by the link's thread.
 #include "interposer/link_state.h"
 #include "interposer/managed.h"
+#include "interposer/memory.h"
 #include "interposer/records.h"
 #include "wire/channel.h"
 
@@ -155,7 +156,9 @@ void run_orders(Link& link) {
     const Order first = moving.orders[0];
     const bool out = first.out;
     const uint64_t begin = now_ns();
-    const bool all = !begin_moving(link) || obey(moving);
+    const bool moves = begin_moving(link);
+    const bool all = !moves || obey(moving);
+    if (moves && out && !stopped_looking()) memory_trim_pools(link.device);
     for (int i = 0; i < moving.count; ++i) {
       tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }

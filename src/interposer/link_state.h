@@ -135,7 +135,8 @@ void take_offer(Link& link);
 // Whether any device is used yet.
 bool any_link();
 
-// Waits until the gate may have opened, asking for a grant when nobody has. May return early.
+// Waits until the gate may have opened, asking for a grant when nobody has. May return early. At
+// the end of the process it ends the gate instead.
 void wait_for_grant(Link& link);
 
 // Something is about to be submitted, or was: the meter runs.

@@ -15,6 +15,10 @@ void memory_context_gone(CUcontext context, uint64_t before);
 // A context was detached from: whether that was its end, as no attachment is left.
 bool memory_last_attachment(CUcontext context);
 
+// Others need the room: what pools on the device keep and nobody uses goes back to it. It is
+// counted nowhere, so nobody is told. Not while the program captures.
+void memory_trim_pools(CUdevice device);
+
 // In the child of a fork, which has no driver and so no device memory: forgets everything.
 void memory_reset_after_fork();
 

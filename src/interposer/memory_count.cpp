@@ -17,6 +17,7 @@ CUcontext current_context() {
 }  // namespace
 
 void memory_reset_after_fork() {
+  g_books.trimming.reset_after_fork();
   g_books.mutex.reset_after_fork();
   g_books.records.forget();
   g_books.physicals.forget();

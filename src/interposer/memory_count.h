@@ -65,16 +65,26 @@ struct Left {
   Serial serial;
 };
 
+// A pool: where its memory is, and whether the program has made it itself (and not been handed one
+// that is always there), which is so until it destroys it.
+struct PoolRecord {
+  CUmemLocation location;
+  bool made;
+};
+
 // All that is known about memory in this process.
 struct Books {
-  Mutex mutex;
+  // Held while a pool that the program could destroy is trimmed, and taken before the other.
+  Mutex trimming;
+
+  Mutex mutex;  // of what follows
   Serial last_serial;
   Table<Record> records;
   Table<Physical> physicals;
   Table<Handle> handles;
   Table<Mapping> mappings;      // by address
   Table<Left> left;             // by address
-  Table<CUmemLocation> pools;   // where a pool's memory is
+  Table<PoolRecord> pools;      // by handle
   Table<uint64_t> attachments;  // of contexts, beside the first
 };
 extern Books g_books;

@@ -2,13 +2,12 @@
 #include "interposer/memory_count.h"
 #include "interposer/memory_graph.h"
 #include "interposer/memory_movable.h"
+#include "interposer/memory_pool.h"
 
-// Memory in stream order, and the pools it comes from. In a stream that is being captured, an
-// allocation is a node of a graph and counts with that (memory_graph.cpp), and a free is one too.
+// Memory in stream order. In a stream that is being captured, an allocation is a node of a graph
+// and counts with that (memory_graph.cpp), and a free is one too.
 namespace nvshare::interposer {
 namespace {
-
-constexpr uint32_t kPlainTag = 0;
 
 // The device whose pool cuMemAllocAsync takes from is the stream's.
 Gate* gate_of_stream(CUstream stream) {
@@ -24,26 +23,6 @@ Gate* gate_of_stream(CUstream stream) {
   Gate* gate = gate_of_current_device();
   real<FunctionId::cuCtxPopCurrent_v2>(&other);
   return gate;
-}
-
-// Null for memory that is not on a device.
-Gate* gate_of_pool(CUmemoryPool pool) {
-  CUmemLocation location{CU_MEM_LOCATION_TYPE_INVALID, 0};
-  {
-    const Lock lock(g_books.mutex);
-    const CUmemLocation* found = g_books.pools.find(reinterpret_cast<uint64_t>(pool), kPlainTag);
-    if (found != nullptr) location = *found;
-  }
-  if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return gate_of_current_device();
-  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return nullptr;
-  return gate_of_device(location.id);
-}
-
-void note_pool(CUmemoryPool pool, CUmemLocation location) {
-  const Lock lock(g_books.mutex);
-  CUmemLocation before{};
-  if (!g_books.pools.hold()) return;
-  g_books.pools.put(reinterpret_cast<uint64_t>(pool), kPlainTag, location, before);
 }
 
 template <typename Call>
@@ -129,55 +108,6 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   return free_async<FunctionId::cuMemFreeAsync_ptsz>(address, stream, true);
-}
-
-// Where pools are. Those handed out in any other way are taken to be on the current device.
-
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* pool_props) {
-  const CUresult result = real<FunctionId::cuMemPoolCreate>(pool, pool_props);
-  if (result == CUDA_SUCCESS) note_pool(*pool, pool_props->location);
-  return result;
-}
-
-CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  // What was taken from it stays until it is freed, and stays counted.
-  const auto number = reinterpret_cast<uint64_t>(pool);
-  CUmemLocation location{CU_MEM_LOCATION_TYPE_INVALID, 0};
-  {
-    const Lock lock(g_books.mutex);
-    if (const CUmemLocation* found = g_books.pools.find(number, kPlainTag)) location = *found;
-    g_books.pools.remove(number, kPlainTag);
-  }
-  const CUresult result = real<FunctionId::cuMemPoolDestroy>(pool);
-  if (result != CUDA_SUCCESS && location.type != CU_MEM_LOCATION_TYPE_INVALID) {
-    note_pool(pool, location);
-  }
-  return result;
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
-  const CUresult result = real<FunctionId::cuDeviceGetMemPool>(pool, device);
-  if (result == CUDA_SUCCESS) note_pool(*pool, {CU_MEM_LOCATION_TYPE_DEVICE, device});
-  return result;
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice device) {
-  const CUresult result = real<FunctionId::cuDeviceGetDefaultMemPool>(pool_out, device);
-  if (result == CUDA_SUCCESS) note_pool(*pool_out, {CU_MEM_LOCATION_TYPE_DEVICE, device});
-  return result;
-}
-
-CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
-  const CUresult result = real<FunctionId::cuMemGetMemPool>(pool, location, type);
-  if (result == CUDA_SUCCESS) note_pool(*pool, *location);
-  return result;
-}
-
-CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
-                                CUmemAllocationType type) {
-  const CUresult result = real<FunctionId::cuMemGetDefaultMemPool>(pool_out, location, type);
-  if (result == CUDA_SUCCESS) note_pool(*pool_out, *location);
-  return result;
 }
 
 }  // namespace own

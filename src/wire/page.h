@@ -34,7 +34,8 @@ struct Page {
     Word tenant_allocated;  // what all processes of the tenant have allocated on this GPU
     Word core_limit;
     Word alive;  // changes every second; 0: an older scheduler, which does not say
-    // What this program can have at most, beside what others can never move; 0: an older scheduler.
+    // What this program can have at most, beside what others can never move and as far as there is
+    // host memory for what can; 0: an older scheduler.
     Word room;
   };
   alignas(256) FromScheduler scheduler;

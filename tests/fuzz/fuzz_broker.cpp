@@ -48,17 +48,27 @@ class Checker final : public Outbox {
       // What cannot move is waited for: there is one more answer to come.
       if (pinned.contains(wait->request)) ++requests;
     }
-    if (const auto* out = wire::as<wire::SwapOut>(header)) take_order(client, out->order, true);
-    if (const auto* in = wire::as<wire::SwapIn>(header)) take_order(client, in->order, false);
+    if (const auto* out = wire::as<wire::SwapOut>(header)) {
+      take_order(client, {out->order, out->bytes, true});
+    }
+    if (const auto* in = wire::as<wire::SwapIn>(header)) {
+      take_order(client, {in->order, in->bytes, false});
+    }
   }
   void note_answer(std::uint64_t request) {
     must(++answers <= requests, "an answer that nobody asked for");
     ++answered[request];
   }
-  void take_order(ClientId client, std::uint64_t number, bool out) {
-    must(number > last_order, "orders are numbered upwards");
-    must(!out || !held.contains(client), "memory leaves while its owner runs");
-    last_order = orders[client] = number;
+  struct Order {
+    std::uint64_t number = 0;
+    std::uint64_t bytes = 0;
+    bool out = false;
+  };
+  void take_order(ClientId client, const Order& order) {
+    must(order.number > last_order, "orders are numbered upwards");
+    must(!order.out || !held.contains(client), "memory leaves while its owner runs");
+    last_order = order.number;
+    orders[client] = order;
   }
   void hand_over(ClientId client, const wire::Header& message, int) override {
     send(client, message);
@@ -68,7 +78,7 @@ class Checker final : public Outbox {
 
   std::uint64_t last_grant = 0;
   std::uint64_t last_order = 0;
-  std::map<ClientId, std::uint64_t> orders;  // the last one
+  std::map<ClientId, Order> orders;  // the last one
   std::uint64_t requests = 0;
   std::uint64_t answers = 0;
   std::set<std::uint64_t> pinned;                   // requests for what cannot move
@@ -177,13 +187,27 @@ class Play {
     return at->first;
   }
 
-  void join() {
+  Result<TenantId> user() {
     const int which = bytes_.byte() % 4;
     core::Limits limits;
     if (which > 1) limits.core_percent = 30 * which;
     if (which > 2) limits.memory = mib(256);
-    const auto tenant =
-        broker_->tenant_for({TenantKind::User, "user-" + std::to_string(which), 0}, limits, now_);
+    return broker_->tenant_for({TenantKind::User, "user-" + std::to_string(which), 0}, limits,
+                               now_);
+  }
+  // A run says what becomes of its programs' memory, and whether they may be larger than the GPU.
+  Result<TenantId> run() {
+    const int which = bytes_.byte() % 8;
+    const std::string name = "run-" + std::to_string(which);
+    if (const TenantRecord* known = broker_->find_tenant(name)) return known->id;
+    core::Limits limits;
+    if (which % 4 == 3) limits.memory = gib(12);
+    const auto backend = which == 0 ? wire::Backend::Native : wire::Backend::Managed;
+    return broker_->begin_run({TenantKind::Run, name, 0}, limits, now_, backend, which > 1);
+  }
+
+  void join() {
+    const auto tenant = bytes_.byte() % 2 == 0 ? user() : run();
     must(static_cast<bool>(tenant), "a tenant");
     auto hello = wire::make<wire::Hello>();
     hello.magic = wire::kMagic;
@@ -203,7 +227,7 @@ class Play {
   void scheduler_itself() {
     const auto tenant = some_tenant();
     if (!tenant) return;
-    switch (bytes_.byte() % 5) {
+    switch (bytes_.byte() % 6) {
       case 0:
         return (void)broker_->set_paused(*tenant, bytes_.byte() % 2 == 0, now_);
       case 1:
@@ -216,6 +240,8 @@ class Play {
         if (bytes_.byte() % 2 == 0) limits.memory = Bytes{bytes_.byte() * std::int64_t{kUnit}};
         return (void)broker_->set_limits(*tenant, limits, now_);
       }
+      case 4:
+        return broker_->end_run(*tenant, now_);
       default:
         return broker_->gpu_measured(
             GpuId{bytes_.byte() % 2u}, 50, Bytes{0},
@@ -275,7 +301,7 @@ class Play {
     const ClientId* found = some_client();
     if (found == nullptr) return;
     const ClientId id = *found;
-    switch (bytes_.byte() % 7) {
+    switch (bytes_.byte() % 8) {
       case 0: {
         const auto message = wire::make<wire::RequestGrant>();
         return broker_->packet(id, &message.header, now_);
@@ -314,10 +340,20 @@ class Play {
         message.bytes = bytes_.number() * kUnit;
         return broker_->packet(id, &message.header, now_);
       }
+      case 5: {
+        auto kept = wire::make<wire::ArenaKept>();
+        auto returned = wire::make<wire::ArenaReturned>();
+        kept.bytes = returned.bytes = bytes_.number() * kUnit;
+        const bool first = bytes_.byte() % 4 == 0;
+        return broker_->packet(id, first ? &kept.header : &returned.header, now_);
+      }
       default: {
         auto message = wire::make<wire::MemoryMoved>();
-        message.order = bytes_.byte() % 8 == 0 ? bytes_.number() : outbox_.orders[id];
-        (bytes_.byte() % 2 == 0 ? message.out : message.in) = bytes_.number() * kUnit;
+        const Checker::Order& order = outbox_.orders[id];
+        const bool obeys = bytes_.byte() % 4 == 0;
+        message.order = !obeys && bytes_.byte() % 8 == 0 ? bytes_.number() : order.number;
+        const bool out = obeys ? order.out : bytes_.byte() % 2 == 0;
+        (out ? message.out : message.in) = obeys ? order.bytes : bytes_.number() * kUnit;
         message.copied = bytes_.number();
         message.took = bytes_.number();
         message.done = bytes_.byte() % 2;
@@ -375,7 +411,12 @@ class Play {
       must(view->allocated == client.booked, "the core counts what is booked");
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
       must(client.arena <= client.arena_made, "no more host memory than was made");
-      must(client.booked <= client.allocated, "never more than there is");
+      must(client.booked <= client.to_book(), "never more than there is");
+      must(client.beyond >= Bytes{0} &&
+               client.beyond <=
+                   std::max(Bytes{0}, client.allocated - client.awaited - client.pinned),
+           "what is beyond can move");
+      must(client.oversubscribes || client.beyond == Bytes{0}, "and of who may have it");
       must(client.credit_left() >= Bytes{0}, "no credit is no credit");
       if (client.credit_left() > Bytes{0}) check_credit(client);
       Bytes in_left{};

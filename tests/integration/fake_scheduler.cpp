@@ -314,6 +314,12 @@ std::size_t FakeScheduler::waiting() {
   return count(&Client::wants);
 }
 
+std::size_t FakeScheduler::holding() {
+  const std::lock_guard hold(lock_);
+  return static_cast<std::size_t>(std::count_if(
+      clients_.begin(), clients_.end(), [](const auto& client) { return client->grant != 0; }));
+}
+
 bool FakeScheduler::wait_for_clients(std::size_t least, Duration limit) {
   std::unique_lock hold(lock_);
   return changed_.wait_for(hold, limit, [&] { return count(&Client::welcome) >= least; });

@@ -54,8 +54,9 @@ class FakeScheduler {
   // Breaks off with all clients, and waits until so many have come back.
   bool reconnect(std::size_t least, Duration limit = 20s);
 
-  // How many clients have asked for a grant and got none yet.
+  // How many clients have asked for a grant and got none yet, and how many hold one.
   std::size_t waiting();
+  std::size_t holding();
   // Waits until there are so many clients, or so many that wait; false when not by then.
   bool wait_for_clients(std::size_t least, Duration limit = 20s);
   bool wait_for_waiting(std::size_t least, Duration limit = 20s);

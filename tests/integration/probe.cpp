@@ -46,6 +46,7 @@ class Probe {
   std::string spin(Words& words, bool wait);
   std::string fork_and(Words& words);
   std::string be_called(Words& words);
+  std::string aside(Words& words);
 
   programs::Driver driver_;
   std::unique_ptr<nvml::Loader> nvml_;
@@ -245,6 +246,17 @@ std::string Probe::be_called(Words& words) {
   return "something else";
 }
 
+// `aside LINE`: does the line in a thread of its own, which nobody waits for.
+std::string Probe::aside(Words& words) {
+  std::string rest;
+  std::getline(words >> std::ws, rest);
+  std::thread([this, rest] {
+    driver_.call<FunctionId::cuCtxSetCurrent>(context_);
+    obey(rest);
+  }).detach();
+  return "aside";
+}
+
 bool Probe::obey(const std::string& line) {
   Words words(line);
   std::string what;
@@ -264,6 +276,7 @@ bool Probe::obey(const std::string& line) {
   if (what == "launch") answer = spin(words, false);
   if (what == "claim") answer = be_called(words);
   if (what == "fork") answer = fork_and(words);
+  if (what == "aside") answer = aside(words);
   if (!answer.empty()) std::cout << answer << std::endl;
   return true;
 }

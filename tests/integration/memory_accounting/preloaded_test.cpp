@@ -106,5 +106,30 @@ TEST_F(MemoryOfContexts, IsNotTheChildsOfAFork) {
   EXPECT_OK(call<FunctionId::cuMemFree_v2>(address));
 }
 
+// Whoever is to make room gives up what its pools keep as well, which nobody knows of.
+TEST_F(MemoryOfContexts, IsNotKeptByPoolsWhenOthersNeedTheRoom) {
+  CUmemoryPool pool{};
+  ASSERT_OK(call<FunctionId::cuDeviceGetDefaultMemPool>(&pool, 0));
+  std::uint64_t all = ~std::uint64_t{0};
+  ASSERT_OK(call<FunctionId::cuMemPoolSetAttribute>(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                                    static_cast<void*>(&all)));
+  CUdeviceptr address = 0;
+  ASSERT_OK(call<FunctionId::cuMemAllocAsync>(&address, 8 * kMiB, CUstream{}));
+  ASSERT_OK(call<FunctionId::cuMemFreeAsync>(address, CUstream{}));
+  ASSERT_OK(call<FunctionId::cuCtxSynchronize>());
+  const auto reserved = [&] {
+    std::uint64_t bytes = 0;
+    EXPECT_OK(call<FunctionId::cuMemPoolGetAttribute>(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                                      static_cast<void*>(&bytes)));
+    return bytes;
+  };
+  EXPECT_EQ(reserved(), 8 * kMiB);
+  ASSERT_TRUE(scheduler().close());
+  EXPECT_TRUE(scheduler().order_in(kMiB).done);
+  EXPECT_EQ(reserved(), 8 * kMiB) << "nobody needs it";
+  EXPECT_TRUE(scheduler().order_out(kMiB).done);
+  EXPECT_EQ(reserved(), 0u);
+}
+
 }  // namespace
 }  // namespace nvshare::integration

@@ -1,0 +1,254 @@
+// Host memory for what leaves the GPU: who has how much of it, and what it leaves room for.
+
+#include "daemon/testing.h"
+
+namespace nvshare::daemon {
+namespace {
+
+using Told = TestBroker::Told;
+
+// Two clients of 10 GiB on a GPU that can safely hold 14.4.
+struct HostMemoryOfTwo : testing::Test {
+  HostMemoryOfTwo() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
+    EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
+    t.want(one);
+    EXPECT_EQ(t.ask_movable(two, gib(10)), Told::Wait);
+    t.want(two);
+  }
+  Bytes safe() const { return *t.broker.core().safe_limit(GpuId{0}); }
+  template <typename Message>
+  Message only(ClientId id) {
+    const auto all = t.outbox.take<Message>(id);
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? Message{} : all[0];
+  }
+
+  TestBroker t{quick()};
+  ClientId one;
+  ClientId two;
+};
+
+TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
+  const Bytes over = gib(20) - safe();
+  for (const ClientId id : {one, two}) {
+    EXPECT_GE(t.arena.asked[id], over + core::kLargestChunk);
+    EXPECT_LE(t.arena.asked[id], over + core::kLargestChunk + mib(256));
+  }
+  t.broker.arena_ready(one, 42, gib(1));
+  EXPECT_EQ(t.outbox.handed_over[one], std::vector<int>{42});
+  EXPECT_EQ(only<wire::Arena>(one).bytes, static_cast<std::uint64_t>(gib(1).count));
+  const Bytes before = t.broker.arena_used();
+  t.broker.arena_failed(two, gib(1), "no memory");
+  EXPECT_EQ(t.broker.arena_used(), before - gib(1));
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.arena_used(), before) << "tried again";
+  t.broker.leave(one, t.now);
+  EXPECT_LT(t.broker.arena_used(), before);
+  t.broker.arena_ready(one, 42, gib(1));
+  EXPECT_EQ(t.outbox.handed_over[one].size(), 1u) << "it is gone";
+}
+
+class ReturningArena : public HostMemoryOfTwo {
+ protected:
+  void SetUp() override {
+    t.broker.arena_ready(one, 42, t.arena.asked[one]);
+    t.broker.arena_ready(two, 42, t.arena.asked[two]);
+    t.arena.asked.clear();
+  }
+  void sample_for(Duration length) {
+    for (const Time until = t.now + length; t.now < until;) {
+      t.pass(500ms);
+      t.broker.sample(t.now);
+    }
+  }
+  void returns(ClientId id, Bytes bytes) {
+    auto message = wire::make<wire::ArenaReturned>();
+    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    t.say(id, message);
+  }
+  Bytes has(ClientId id) const { return t.broker.clients().at(id).arena; }
+};
+
+TEST_F(ReturningArena, WhoIsAloneIsAskedForAllOfItAfterAWhile) {
+  const Bytes all = has(two);
+  sample_for(5s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "it is needed";
+  t.broker.leave(one, t.now);
+  sample_for(1s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "somebody may come";
+  sample_for(2s);
+  EXPECT_EQ(only<wire::ArenaNeed>(two).bytes, 0u);
+  EXPECT_EQ(has(two), all) << "it counts until it is back";
+  returns(two, gib(1));
+  EXPECT_EQ(has(two), all - gib(1));
+  EXPECT_EQ(t.broker.arena_used(), all - gib(1));
+  sample_for(3s);
+  EXPECT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "what is left is asked for again";
+  returns(two, all - gib(1));
+  EXPECT_EQ(t.broker.arena_used(), Bytes{});
+  t.outbox.take<wire::ArenaNeed>(two);
+  sample_for(5s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
+  EXPECT_TRUE(t.arena.asked.empty()) << "and not made again";
+  EXPECT_FALSE(t.gone(two));
+}
+
+TEST_F(ReturningArena, ALittleMoreThanNeededStays) {
+  const Bytes unit = arena_unit(gib(16));
+  t.free(two, unit, unit);
+  sample_for(5s);
+  EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
+  t.free(two, gib(1), gib(1));
+  sample_for(4s);
+  const auto need = t.outbox.take<wire::ArenaNeed>(two);
+  ASSERT_FALSE(need.empty());
+  EXPECT_LT(need[0].bytes, static_cast<std::uint64_t>(has(two).count));
+}
+
+// The need grows while memory is on its way back: it is told first, and made again when it is gone.
+TEST_F(ReturningArena, WhatIsNeededAgainIsMadeAgain) {
+  t.broker.leave(one, t.now);
+  sample_for(3s);
+  ASSERT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty());
+  const ClientId other = t.join(t.tenant("c"));
+  EXPECT_EQ(t.ask_movable(other, gib(10)), Told::Wait);
+  const std::uint64_t need = only<wire::ArenaNeed>(two).bytes;
+  EXPECT_GT(need, 0u) << "no more is to be given back";
+  EXPECT_EQ(t.arena.asked[two], Bytes{});
+  const Bytes had = has(two);
+  returns(two, gib(1));
+  EXPECT_FALSE(t.gone(two)) << "the messages crossed";
+  const Bytes missing = Bytes{static_cast<std::int64_t>(need)} - (had - gib(1));
+  EXPECT_EQ(t.arena.asked[two], std::max(Bytes{}, missing));
+  EXPECT_GT(t.arena.asked[two], Bytes{});
+}
+
+TEST_F(ReturningArena, NobodyGivesBackWhatHeWasNotAskedFor) {
+  returns(one, mib(64));
+  EXPECT_TRUE(t.gone(one));
+  t.broker.leave(one, t.now);
+  sample_for(3s);
+  returns(two, has(two) + Bytes{1});
+  EXPECT_TRUE(t.gone(two)) << "more than it has";
+}
+
+TEST(SwappingArena, WhoComesBackSaysWhatItHas) {
+  TestBroker t;
+  auto hello = TestBroker::hello();
+  hello.allocated = static_cast<std::uint64_t>(gib(8).count);
+  hello.resident = static_cast<std::uint64_t>(gib(6).count);
+  const ClientId one = t.join(t.tenant("a"), hello);
+  EXPECT_EQ(t.broker.arena_used(), gib(2)) << "at least where its memory is";
+  auto kept = wire::make<wire::ArenaKept>();
+  kept.bytes = static_cast<std::uint64_t>(gib(5).count);
+  t.say(one, kept);
+  EXPECT_EQ(t.broker.arena_used(), gib(5));
+  t.say(one, kept);
+  EXPECT_TRUE(t.gone(one)) << "once";
+  const ClientId two = t.join(t.tenant("b"));
+  kept.bytes = ~std::uint64_t{0};
+  t.say(two, kept);
+  EXPECT_EQ(t.broker.clients().at(two).arena, gib(16)) << "never more than its GPU";
+}
+
+TEST(SwappingArena, AloneNobodyNeedsAny) {
+  TestBroker t;
+  const ClientId one = t.join(t.tenant("a"));
+  EXPECT_EQ(t.ask_movable(one, gib(14)), Told::Available);
+  t.broker.sample(t.now);
+  EXPECT_TRUE(t.arena.asked.empty());
+}
+
+// Frameworks take a part of what they are told is free, all at once.
+TEST(SwappingArena, WhatItLeavesRoomForIsInThePage) {
+  TestBroker t;
+  const auto room = [&](ClientId id) {
+    return Bytes{static_cast<std::int64_t>(t.page(id).room.load())};
+  };
+  t.arena.limit = gib(4);
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  const Bytes safe = *t.broker.core().safe_limit(GpuId{0});
+  EXPECT_EQ(room(two), safe);
+  EXPECT_EQ(t.ask_movable(one, gib(12)), Told::Available);
+  EXPECT_LT(room(two), safe);
+  EXPECT_GT(room(two), safe - gib(12)) << "some of the other's memory can leave";
+  EXPECT_EQ(t.ask_movable(two, room(two) + Bytes{1}), Told::Refused);
+  const Bytes before = room(two);
+  EXPECT_EQ(t.ask_movable(two, mib(512)), Told::Available);
+  EXPECT_EQ(room(two), before) << "whatever it has of it";
+  EXPECT_EQ(t.ask_movable(two, before - mib(512)), Told::Wait);
+  EXPECT_EQ(room(two), before);
+  EXPECT_EQ(room(one), gib(12)) << "nothing more";
+  EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Refused);
+  t.free(two, gib(1));
+  EXPECT_GT(room(one), gib(12));
+  t.arena.limit = gib(64);
+  t.broker.sample(t.now);
+  EXPECT_EQ(room(one), safe);
+  t.arena.limit = Bytes{};
+  t.broker.sample(t.now);
+  EXPECT_EQ(room(one), gib(12));
+  t.broker.leave(two, t.now);
+  EXPECT_EQ(room(one), *t.broker.core().safe_limit(GpuId{0})) << "alone it needs none";
+}
+
+// Unified memory goes to the host without it.
+TEST(SwappingArena, IsNothingToManagedMemory) {
+  TestBroker t;
+  t.arena.limit = Bytes{};
+  t.broker.set_backend(wire::Backend::Managed);
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  EXPECT_EQ(t.ask_movable(one, gib(12)), Told::Available);
+  const Bytes safe = *t.broker.core().safe_limit(GpuId{0});
+  EXPECT_EQ(t.page(two).room, static_cast<std::uint64_t>(safe.count));
+}
+
+TEST_F(ReturningArena, WhatSomebodyHasAlreadyIsNotNeededTwice) {
+  t.arena.limit = t.broker.arena_used();
+  t.free(two, gib(10), gib(10));
+  EXPECT_NE(t.ask_movable(two, gib(10)), Told::Refused);
+}
+
+TEST_F(ReturningArena, WhatItHasItselfIsThereForItself) {
+  t.free(two, gib(9), gib(9));
+  t.arena.limit = gib(9);  // 6 GiB of which the other has
+  EXPECT_NE(t.ask_movable(two, gib(5)), Told::Refused);
+}
+
+TEST(SwappingArena, OfOtherGpusIsNotThere) {
+  TestBroker t;
+  t.arena.limit = gib(16);
+  constexpr Uuid kOther{9};
+  ASSERT_TRUE(t.broker.add_gpu(kOther, "Another", gib(16), t.now));
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  EXPECT_EQ(t.ask_movable(one, gib(12)), Told::Available);
+  const std::uint64_t before = t.page(two).room;
+  auto hello = TestBroker::hello();
+  std::memcpy(hello.gpu, kOther.data(), kOther.size());
+  const ClientId three = t.join(t.tenant("c"), hello);
+  const ClientId four = t.join(t.tenant("d"), hello);
+  EXPECT_EQ(t.ask_movable(three, gib(10)), Told::Available);
+  EXPECT_EQ(t.ask_movable(four, gib(10)), Told::Wait);
+  const Bytes room{static_cast<std::int64_t>(t.page(two).room.load())};
+  EXPECT_LT(room.count, static_cast<std::int64_t>(before));
+  EXPECT_EQ(t.ask_movable(two, room + Bytes{1}), Told::Refused);
+  EXPECT_EQ(t.ask_movable(two, room), Told::Wait);
+}
+
+TEST(SwappingArena, WhatHasNoPlaceOnTheHostIsNotPromised) {
+  TestBroker t;
+  t.arena.limit = gib(4);
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  EXPECT_EQ(t.ask_movable(one, gib(12)), Told::Available);
+  EXPECT_EQ(t.ask_movable(two, gib(12)), Told::Refused);
+  EXPECT_NE(t.lines.find("of host memory would be needed to swap"), std::string::npos);
+  EXPECT_EQ(t.ask_movable(two, gib(2)), Told::Available) << "fits without";
+  EXPECT_LE(t.broker.arena_used(), gib(4));
+}
+
+}  // namespace
+}  // namespace nvshare::daemon
