@@ -1,10 +1,13 @@
 """Starts programs on a real card, unshared and under `nvshare run`, and writes down what comes of it."""
 
+import atexit
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import statistics
@@ -12,6 +15,8 @@ import subprocess
 import sys
 import time
 import traceback
+
+TRAINING_STEP = "PyTorch training step"
 
 
 @dataclasses.dataclass
@@ -24,6 +29,13 @@ class Running:
     def text(self):
         self.log.seek(0)
         return self.log.read()
+
+    def age(self):
+        return time.monotonic() - self.begin
+
+    def last_words(self):
+        """How it ended, and the last thing it said."""
+        return f"{self.name} has ended with {self.process.poll()}: {last_line(self.text())}"
 
 
 class Bench:
@@ -40,8 +52,9 @@ class Bench:
         self.schedulers = 0
         self.runs = 0
         self.running = []
-        # run.sh's limit: nothing is left behind on the GPU.
-        signal.signal(signal.SIGTERM, lambda *_: (self.stop(), sys.exit(1)))
+        # However it ends, also at run.sh's limit: nothing is left behind on the GPU.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        atexit.register(self.finish)
 
     def program(self, name):
         return str(self.build / "bin" / name)
@@ -50,13 +63,16 @@ class Bench:
         """Seconds until there is no more time."""
         return self.end - time.monotonic()
 
+    def run_directory(self, number):
+        # Short, for there is a limit to paths of sockets.
+        return f"/tmp/nvshare-{self.name}-{os.getpid()}-{number}"
+
     def environment(self, settings=None):
         """For programs that are to share one scheduler: each call is another one."""
         self.schedulers += 1
         return {
             **os.environ,
-            # Short, for there is a limit to paths of sockets.
-            "NVSHARE_RUN_DIR": f"/tmp/nvshare-{self.name}-{os.getpid()}-{self.schedulers}",
+            "NVSHARE_RUN_DIR": self.run_directory(self.schedulers),
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -69,7 +85,9 @@ class Bench:
         self.runs += 1
         prefix = [] if shared is None else [self.nvshare, "run", "--name", name, *shared, "--"]
         kind = "alone" if shared is None else "shared"
-        log = open(self.out / f"{self.runs:03}-{name}-{kind}.log", "w+")
+        path = self.out / f"{self.runs:03}-{name}-{kind}.log"
+        path.unlink(missing_ok=True)
+        log = open(path, "a+", errors="replace")  # it may be read while it is written
         process = subprocess.Popen(prefix + command, stdout=log, stderr=subprocess.STDOUT,
                                    env=environment, start_new_session=True, **more)
         one = Running(name, process, log, time.monotonic())
@@ -79,28 +97,45 @@ class Bench:
     def wait(self, started, limit, watch=lambda: None, every=0.05):
         """Until all have ended, at most so many seconds. Their exit codes and what they said."""
         end = min(time.monotonic() + limit, self.end)
+        stopped = []
         while any(one.process.poll() is None for one in started):
             if time.monotonic() > end:
+                stopped = [one for one in started if one.process.poll() is None]
                 self.stop(started)
                 break
             watch()
             time.sleep(every)
-        codes = {one.name: one.process.wait() for one in started}
+        codes = {one.name: one.process.returncode for one in started}
         texts = {one.name: one.text() for one in started}
+        for one in stopped:
+            texts[one.name] += f"\n{one.name} did not end and was stopped after {one.age():.0f} s\n"
         self.forget(started)
         return codes, texts
 
     def stop(self, some=None):
         """Ends what runs: the GPU is not ours alone."""
-        for one in self.running if some is None else some:
-            if one.process.poll() is None:
+        running = [one for one in (self.running if some is None else some) if one.process.poll() is None]
+        for one in running:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.process.pid, signal.SIGKILL)
-                one.process.wait()
+        for one in running:
+            try:
+                one.process.wait(5)
+            except subprocess.TimeoutExpired:  # in the driver, where no signal reaches it
+                print(f"{self.name}: {one.name} (pid {one.process.pid}) does not end", file=sys.stderr)
 
     def forget(self, started):
         for one in started:
             one.log.close()
             self.running.remove(one)
+
+    def finish(self):
+        """Ends everything, and keeps what the schedulers said."""
+        self.stop()
+        for number in range(1, self.schedulers + 1):
+            with contextlib.suppress(OSError):  # without nvshare there is none
+                shutil.copy(f"{self.run_directory(number)}/scheduler.log",
+                            self.out / f"scheduler-{number}.log")
 
     def ask(self, environment, **request):
         """The scheduler's answer to a request (docs/protocol.md); {} when there is none."""
@@ -130,18 +165,24 @@ class Report:
         self.bench = bench
         self.after = after  # what else is made of it each time
         self.path = bench.out / f"{bench.name}.json"
-        self.content = {"command": title, "machine": machine(), "results": []}
+        self.content = {"command": title, "machine": machine(), "sections_s": {}, "results": []}
 
     def add(self, entry):
         self.content["results"].append(entry)
-        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
-        self.after(self.content, self.bench.out)
+        self.write()
         print(json.dumps(entry), flush=True)
+
+    def write(self):
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(self.content, indent=1) + "\n")
+        new.replace(self.path)
+        self.after(self.content, self.bench.out)
 
     def section(self, name, needs, measure):
         """Runs `measure`, which yields entries. What goes wrong is an entry, too."""
         if self.bench.left() < needs:
-            self.add({"name": name, "ok": False, "error": f"needs {needs} s, and there is less left"})
+            self.add({"name": name, "ok": False,
+                      "error": f"needs {needs:.0f} s, and there are {self.bench.left():.0f} left"})
             return
         begin = time.monotonic()
         try:
@@ -149,8 +190,12 @@ class Report:
                 self.add({"section": name, **entry, "section_s": round(time.monotonic() - begin, 1)})
         except Exception as error:  # whatever it is: the others are still to be measured
             traceback.print_exc()
-            self.add({"name": name, "ok": False, "error": repr(error)})
+            self.add({"name": name, "ok": False, "error": f"{type(error).__name__}: {error}"})
             self.bench.stop()
+        took = round(time.monotonic() - begin, 1)
+        self.content["sections_s"][name] = took
+        self.write()
+        print(f"{name}: took {took} s, {self.bench.left():.0f} s are left", flush=True)
 
     def code(self):
         return 0 if all(entry.get("ok", True) for entry in self.content["results"]) else 1
@@ -165,7 +210,6 @@ def run_sections(bench, title, sections, wanted, after=lambda content, out: None
     report = Report(bench, title, after)
     for name in wanted or sections:
         report.section(name, *sections[name])
-    bench.stop()
     return report.code()
 
 
@@ -173,7 +217,7 @@ def machine():
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         answer = ""
     parts = [part.strip() for part in answer.split("\n")[0].split(",")]
     return {"gpu": parts[0], "driver": parts[1] if len(parts) > 1 else ""}
@@ -181,6 +225,11 @@ def machine():
 
 def is_installed(module):
     return importlib.util.find_spec(module) is not None
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
 
 
 def result_of(text):
@@ -206,11 +255,12 @@ def overhead_of(name, limit, alone, shared):
 def training_overhead(bench, command, environment, options=(), rounds=5):
     """A training step in PyTorch, unshared and shared in turns, against its limit."""
     values = {"alone": [], "shared": []}
-    for _ in range(rounds):
-        for kind, times in values.items():
-            shared = list(options) if kind == "shared" else None
-            _, texts = bench.wait([bench.start("step", command, environment, shared)], 60)
-            result = result_of(texts["step"])
-            if "step_ms" in result:
-                times.append(result["step_ms"])
-    return overhead_of("PyTorch training step", 0.5, values["alone"], values["shared"])
+    for kind in ("alone", "shared") * rounds:
+        shared = list(options) if kind == "shared" else None
+        codes, texts = bench.wait([bench.start("step", command, environment, shared)], 60)
+        result = result_of(texts["step"])
+        if "step_ms" not in result:
+            return {"name": TRAINING_STEP, "limit_percent": 0.5, **values, "ok": False,
+                    "error": f"{kind}: step has ended with {codes['step']}: {last_line(texts['step'])}"}
+        values[kind].append(result["step_ms"])
+    return overhead_of(TRAINING_STEP, 0.5, values["alone"], values["shared"])

@@ -2,13 +2,14 @@
 # Sourced by the run.sh of the folders beside this one: start NAME SECONDS "SECTIONS" BUILD_DIR OUT [SECTION...]
 # becomes NAME/NAME.py, with everything in place and an end after so many seconds.
 start() {
-  local name=$1 seconds=$2 sections=$3 folder needed
+  local name=$1 seconds=$2 sections=$3 folder needed programs=(nvshare nvshare-scheduler gpu-job launch-cost)
   shift 3
   if [ $# -lt 2 ]; then
     echo "usage: tests/gpu/$name/run.sh BUILD_DIR OUT [SECTION...], of $sections" >&2
     exit 2
   fi
-  for needed in bin/nvshare bin/nvshare-scheduler bin/gpu-job bin/launch-cost lib/libnvshare.so; do
+  if [ "$name" = memory ]; then programs+=(swap_bench); fi
+  for needed in "${programs[@]/#/bin/}" lib/libnvshare.so; do
     if [ ! -e "$1/$needed" ]; then
       echo "$name: $1/$needed is missing: build nvshare first" >&2
       exit 2

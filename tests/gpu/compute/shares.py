@@ -1,6 +1,9 @@
 """What progress tells about throughput, and what limits promise."""
 
 import re
+import statistics
+
+FEW = 20  # moments at which work was done
 
 
 def progress_of(text):
@@ -19,12 +22,23 @@ def progress_of(text):
     return samples
 
 
+def ready_of(text):
+    """What a workload says of itself when it is ready ({"unit_ms": ...}); {} before."""
+    found = re.search(r"^ready unit_ms=(\S+) submit_ms=(\S+)\n", text, re.MULTILINE)
+    return {"unit_ms": float(found[1]), "submit_ms": float(found[2])} if found else {}
+
+
 def rate(samples, begin, end):
     """Units per second between the first and the last time in [begin, end] that work was done. None
-    when there are no two."""
+    when there are no two. Of a few it matters where they begin and end (long kernels that get done two
+    at a time, with seconds in between): then it is the slope of the line that is nearest to all of
+    them."""
     inside = [one for one in samples if begin <= one[0] <= end]
     if len(inside) < 2 or inside[-1][0] == inside[0][0]:
         return None
+    if len(inside) < FEW:
+        times, units = zip(*inside)
+        return statistics.linear_regression(times, units).slope
     return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 
 

@@ -2,7 +2,7 @@
 
 import unittest
 
-from shares import effective_after, fair, progress_of, rate
+from shares import effective_after, fair, progress_of, rate, ready_of
 
 
 class SharesTest(unittest.TestCase):
@@ -16,6 +16,19 @@ class SharesTest(unittest.TestCase):
         self.assertEqual(rate(samples, 1, 7), 0.5)
         self.assertIsNone(rate(samples, 1, 3))
         self.assertIsNone(rate([], 1, 3))
+        many = [(0.0, 0), (1.0, 3)] + [(number, 3 + number) for number in range(2, 32)]
+        self.assertEqual(rate(many, 0, 40), 34 / 31)
+
+    def test_where_few_begin_and_end_does_not_matter(self):
+        pairs = [(4 * number + more, 2 * number + (more > 0)) for number in range(9) for more in (0, 0.2)]
+        for begin in (0, 0.1, 3, 4.1):
+            self.assertAlmostEqual(rate(pairs, begin, begin + 10), 0.5, delta=0.05)
+
+    def test_a_workload_is_ready_when_it_says_so(self):
+        self.assertEqual(ready_of("loading\n"), {})
+        self.assertEqual(ready_of("loading\nready unit_ms=1.5 sub"), {})
+        self.assertEqual(ready_of("loading\nready unit_ms=1.5 submit_ms=0.25\nprogress at=1 units=1\n"),
+                         {"unit_ms": 1.5, "submit_ms": 0.25})
 
     def test_limits(self):
         self.assertEqual(fair({"a": 25, "b": 75}), {"a": 25, "b": 75})

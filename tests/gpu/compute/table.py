@@ -5,10 +5,15 @@ def text_of(numbers):
     return ", ".join(f"{value:g}" for value in numbers.values())
 
 
+def clocks_of(entry, cell):
+    """MHz in the cell, and of each program alone."""
+    alone = [one.get("clock") for one in entry.get("native", {}).values()]
+    return ", ".join("?" if clock is None else str(clock[0]) for clock in [cell.get("clock"), *alone])
+
+
 def row_of(entry, cell):
     columns = [entry["name"], text_of(cell.get("limits", {})), text_of(cell.get("wanted", {})),
-               text_of(cell.get("shares", {})), str(cell.get("total", "")),
-               "" if cell.get("clock") is None else str(cell["clock"][0])]
+               text_of(cell.get("shares", {})), str(cell.get("total", "")), clocks_of(entry, cell)]
     if "effective_after_s" in cell:
         columns[4] = f"after {cell['effective_after_s']} s"
     return "| " + " | ".join([*columns, "yes" if cell["ok"] else "NO"]) + " |"
@@ -16,10 +21,12 @@ def row_of(entry, cell):
 
 def table_of(content):
     lines = [f"{content['machine']['gpu']}, driver {content['machine']['driver']}", "",
-             "| what | limits % | wanted % | got % | together | MHz | within limits |", "|---|---|---|---|---|---|---|"]
+             "| what | limits % | wanted % | got % | together | MHz, alone | within limits |",
+             "|---|---|---|---|---|---|---|"]
     for entry in content["results"]:
         if "cells" not in entry:
-            lines.append(f"| {entry['name']} | | | {entry.get('error', '')} | | | NO |")
+            error = " ".join(entry.get("error", "").split()).replace("|", "/")
+            lines.append(f"| {entry['name']} | | | {error} | | | NO |")
         lines += [row_of(entry, cell) for cell in entry.get("cells", [])]
     return "\n".join(lines) + "\n"
 

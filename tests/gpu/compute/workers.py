@@ -1,17 +1,20 @@
 """Workload processes that are started once and told again and again what to do."""
 
+import ctypes
 import os
 import pathlib
 import shlex
-import subprocess
 import sys
 import threading
 import time
 
-from shares import progress_of, rate
+from shares import progress_of, rate, ready_of
 
-HERE = pathlib.Path(__file__).resolve().parent
-LOADING = 120  # seconds that loading and warming up may take
+WORKLOAD = pathlib.Path(__file__).resolve().parent / "workload.py"
+LOADING = 90  # seconds after which loading that gets nowhere is given up
+# Seconds between runs. Longer than the scheduler's `burst_window`: after a shorter pause a program may
+# use what it saved up in it, and has seconds later still more than its limit.
+PAUSE = 0.7
 
 
 class Worker:
@@ -25,19 +28,20 @@ class Worker:
         self.commands.write_text("")
         self.log.write_text("")
         self.runs = 0
+        self.running = None  # its process, or that of its tenant
 
     def command(self, lock, unit_ms):
         known = ["--unit-ms", str(unit_ms)] if unit_ms else []
-        return [sys.executable, str(HERE / "workload.py"), self.kind, "--commands", str(self.commands),
+        return [sys.executable, str(WORKLOAD), self.kind, "--commands", str(self.commands),
                 "--log", str(self.log), "--lock", str(lock), *known]
 
     def tell(self, *words):
         with open(self.commands, "a") as commands:
             commands.write(" ".join(str(word) for word in words) + "\n")
 
-    def go(self, at, seconds, every):
+    def go(self, at, seconds, every, steady=False):
         self.runs += 1
-        self.tell("go", at, seconds, every)
+        self.tell("go", at, seconds, every, int(steady))
 
     def text(self):
         return self.log.read_text()
@@ -45,12 +49,15 @@ class Worker:
     def is_done(self):
         return self.text().count("done\n") >= self.runs
 
-    def unit_ms(self):
-        """None before it is ready."""
-        for line in self.text().splitlines():
-            if line.startswith("ready unit_ms="):
-                return float(line.split("=")[1])
-        return None
+    def is_loading(self):
+        return "loading\n" in self.text() and not self.ready()
+
+    def has_ended(self):
+        return self.running.process.poll() is not None
+
+    def ready(self):
+        """What it says of itself when it is; {} before."""
+        return ready_of(self.text())
 
     def rate(self, begin, end):
         return rate(progress_of(self.text()), begin, end)
@@ -68,49 +75,100 @@ class Crew:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = self.folder / "lock"
         self.workers = {}
-        self.running = []
+        self.useless = {}  # names of those that do not even load: why
+        self.whose = "shared: " if shared else "without nvshare: "
 
     def command_of(self, worker):
         return worker.command(self.lock, self.units(worker.kind))
 
-    def get(self, *names):
-        """The workers, started and ready."""
+    def load(self, *names):
+        """Starts those that do not run, all at once. Who does not get ready is ended, and is known as
+        useless from then on."""
         for name in names:
-            if name not in self.workers:
+            if name in self.workers and self.workers[name].has_ended():
+                del self.workers[name]
+            if name not in self.workers and name not in self.useless:
                 worker = self.workers[name] = Worker(self.folder, name)
-                self.running.append(self.bench.start(name, self.command_of(worker), self.environment,
-                                                     [] if self.shared else None))
-        self.wait(lambda: all(self.workers[name].unit_ms() for name in names), LOADING, "not ready")
+                worker.running = self.bench.start(name, self.command_of(worker), self.environment,
+                                                  [] if self.shared else None)
+        self.wait_until_loaded([self.workers[name] for name in names if name in self.workers])
+
+    def get(self, *names):
+        """The workers, ready."""
+        self.load(*names)
+        self.expect(names)
         return [self.workers[name] for name in names]
 
+    def expect(self, names):
+        for name in names:
+            if name in self.useless:
+                raise RuntimeError(self.useless[name])
+
     def get_in_one_tenant(self, tenant, cores, names):
-        """Started by one shell, and so in one tenant."""
+        """Started by one shell, and so in one tenant. All of them or none."""
         some = [Worker(self.folder, name) for name in names]
-        lines = [shlex.join(self.command_of(one)) + " &" for one in some]
-        self.running.append(self.bench.start(tenant, ["sh", "-c", "\n".join([*lines, "wait"])],
-                                             self.environment, ["--cores", str(cores)]))
-        self.workers.update((one.name, one) for one in some)
-        self.wait(lambda: all(one.unit_ms() for one in some), LOADING, "not ready")
+        lines = [f"({shlex.join(self.command_of(one))} || kill 0) &" for one in some]
+        running = self.bench.start(tenant, ["sh", "-c", "\n".join([*lines, "wait"])],
+                                   self.environment, ["--cores", str(cores)])
+        for one in some:
+            one.running = running
+            self.workers[one.name] = one
+        self.wait_until_loaded(some)
+        self.expect(names)
         return some
 
-    def wait(self, condition, limit, otherwise):
-        end = time.monotonic() + min(limit, self.bench.left())
-        while not condition():
-            if self.is_broken():
-                ended = next(one for one in self.running if one.process.poll() is not None)
-                raise RuntimeError(f"{ended.name} has ended: {ended.text()[-300:]}")
-            if time.monotonic() > end:
-                raise RuntimeError(otherwise)
+    def wait_until_loaded(self, some):
+        """They load one at a time: one that hangs is in the way of all others until it is ended."""
+        seen = None
+        while True:
+            waiting = []
+            for worker in some:
+                if worker.ready() or worker.name in self.useless:
+                    continue
+                if worker.has_ended():
+                    self.give_up(worker, worker.running.last_words())
+                else:
+                    waiting.append(worker)
+            if not waiting:
+                return
+            now = [(worker.name, worker.is_loading()) for worker in waiting]
+            if now != seen:
+                seen, since = now, time.monotonic()
+            if time.monotonic() - since > min(LOADING, self.bench.left()):
+                slow = next((worker for worker in waiting if worker.is_loading()), waiting[0])
+                self.give_up(slow, f"{slow.name} was not ready after {slow.running.age():.0f} s")
             time.sleep(0.02)
 
-    def is_broken(self):
-        return any(one.process.poll() is not None for one in self.running)
+    def give_up(self, worker, why):
+        self.useless[worker.name] = self.whose + why
+        self.bench.stop([worker.running])
+
+    def finish(self, some, limit=30):
+        """Waits until they have done what they were told. Who does not is started again when it is wanted
+        again."""
+        end = time.monotonic() + min(limit, max(self.bench.left(), 0))
+        while True:
+            busy = [worker for worker in some if not worker.is_done()]
+            if not busy:
+                return
+            self.look_after(busy)
+            if time.monotonic() > end:
+                self.bench.stop([worker.running for worker in busy])
+                names = ", ".join(worker.name for worker in busy)
+                raise RuntimeError(f"{self.whose}{names} did not end its work within {limit} s and was stopped")
+            time.sleep(0.02)
+
+    def look_after(self, some):
+        for worker in some:
+            if worker.has_ended():
+                raise RuntimeError(self.whose + worker.running.last_words())
 
     def limit(self, name, cores):
         if self.shared:
             answer = self.bench.ask(self.environment, op="limit", name=name, cores=cores)
             if not answer.get("ok"):
-                raise RuntimeError(f"limit {name} {cores}: {answer}")
+                why = answer.get("error", "the scheduler does not answer")
+                raise RuntimeError(f"limit {name} {cores}: {why}")
 
     def used(self, name):
         """Seconds of GPU time that the scheduler has counted."""
@@ -119,57 +177,56 @@ class Crew:
                 return tenant["used"] / 1e9
         return 0.0
 
-    def run(self, limits, seconds, settle, every=0.1):
-        """Workers under limits (name -> percent), at the same time. Their rates (units per second),
-        beginning when all has settled, and GPU time as the scheduler counts it, in percent."""
-        names = list(limits)
+    def run(self, limits, seconds, settle, steady=False):
+        """Workers under limits (name -> percent), at the same time; `steady`: without their pauses. Their
+        rates (units per second), beginning when all has settled, and GPU time as the scheduler counts it,
+        in percent."""
+        some = self.get(*limits)
         for name, cores in limits.items():
             self.limit(name, cores)
-        at = time.monotonic() + 0.3
-        for name in names:
-            self.workers[name].go(at, settle + seconds, every)
+        at = time.monotonic() + (PAUSE if self.shared else 0.2)
+        for worker in some:
+            worker.go(at, settle + seconds, 0.1, steady)
         begin, end = at + settle, at + settle + seconds
         time.sleep(max(begin - time.monotonic(), 0))
-        used = {name: self.used(name) for name in names}
+        used = {name: self.used(name) for name in limits}
         looked = time.monotonic()
         time.sleep(max(end - time.monotonic(), 0))
         counted = {name: 100 * (self.used(name) - used[name]) / (time.monotonic() - looked)
-                   for name in names}
-        for name in names:
+                   for name in limits}
+        self.look_after(some)
+        for name in limits:
             self.limit(name, 100)  # what is still on its way need not be waited for long
-        self.wait(lambda: all(self.workers[name].is_done() for name in names), 30, "does not end")
-        return {name: self.workers[name].rate(begin, end) for name in names}, counted, (begin, end)
-
-    def end(self):
-        for worker in self.workers.values():
-            worker.tell("quit")
-        self.bench.wait(self.running, 10)
-        self.running = []
-        self.workers = {}
+        self.finish(some)
+        return {worker.name: worker.rate(begin, end) for worker in some}, counted, (begin, end)
 
 
 class Clocks(threading.Thread):
     """What the card's clock and power were: a card that slows down measures itself."""
 
+    SM = 1  # NVML_CLOCK_SM
+
     def __init__(self):
         super().__init__(daemon=True)
         self.samples = []
-        query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits",
-                 "-lms", "250"]
+        self.device = ctypes.c_void_p()
         try:
-            self.process = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                            text=True)
-            self.start()
+            # Not nvidia-smi: what it writes to a pipe may arrive much later.
+            self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+            found = (self.nvml.nvmlInit_v2() == 0 and
+                     self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device)) == 0)
         except OSError:
-            self.process = None
+            found = False
+        if found:
+            self.start()
 
     def run(self):
-        for line in self.process.stdout:
-            try:
-                clock, power = (float(part) for part in line.split(","))
-            except ValueError:
-                continue
-            self.samples.append((time.monotonic(), clock, power))
+        clock, power = ctypes.c_uint(), ctypes.c_uint()
+        while True:
+            if self.nvml.nvmlDeviceGetClockInfo(self.device, self.SM, ctypes.byref(clock)) == 0:
+                self.nvml.nvmlDeviceGetPowerUsage(self.device, ctypes.byref(power))  # 0 where it is not known
+                self.samples.append((time.monotonic(), clock.value, power.value / 1000))
+            time.sleep(0.25)
 
     def mean(self, begin, end):
         """MHz and watts; None where it is not known."""
@@ -177,11 +234,6 @@ class Clocks(threading.Thread):
         if not inside:
             return None
         return [round(sum(one[i] for one in inside) / len(inside)) for i in (1, 2)]
-
-    def stop(self):
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
 
 
 def size_of(pid):

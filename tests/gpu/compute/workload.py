@@ -1,10 +1,12 @@
 """workload.py NAME --commands FILE --log FILE --lock FILE: work for a GPU that can be counted.
 
-Loads, warms up and measures how long a unit of its work takes, one process at a time (--lock), writes
-`ready unit_ms=...` to its log, and then does what is appended to its file of commands:
+Loads, warms up and measures how long a unit of its work takes, one process at a time (--lock: `loading`
+in its log says that it has begun), writes `ready unit_ms=... submit_ms=...`, and then does what is
+appended to its file of commands:
 
-    go AT SECONDS EVERY     works from AT (CLOCK_MONOTONIC, seconds) on for so long, and writes
-                            `progress at=NS units=N` at most every so many seconds, when work is done
+    go AT SECONDS EVERY STEADY      works from AT (CLOCK_MONOTONIC, seconds) on for so long, and writes
+                                    `progress at=NS units=N` at most every so many seconds, when work is
+                                    done (in bursts: when one is). STEADY 1: without its pauses
     quit
 """
 
@@ -64,27 +66,29 @@ def graph():
         for _ in range(8):
             work()
             small()
-    return captured.replay
+
+    def replay(kept=(work, small)):  # a graph does not keep the memory it works on
+        captured.replay()
+
+    return replay
 
 
-def kernel_of(milliseconds):
-    """One kernel that takes so long."""
-    cycles = 20_000_000
-    torch.cuda._sleep(cycles)
-    took = timed(lambda: torch.cuda._sleep(cycles), 1)
-    wanted = int(cycles * milliseconds / took)
-    return lambda: torch.cuda._sleep(wanted)
+def one_kernel(cycles):
+    # A number of cycles, not of milliseconds that would have to be measured first: the same kernel in
+    # every process.
+    return lambda: torch.cuda._sleep(cycles)
 
 
 WORKS = {
     "gemm": lambda: Work(gemm(8192)),  # 1.6 ms on an H200
-    "small": lambda: Work(elementwise(6 << 20)),  # 5 to 20 us
+    # Up to 20 us, and longer than Python takes to submit one: that may be 10 us.
+    "small": lambda: Work(elementwise(10 << 20)),
     "small23": lambda: Work(elementwise(11 << 20)),  # about 23 us
     "bursty": lambda: Work(gemm(4096), busy_ms=60, idle_ms=40),
     "bursty40": lambda: Work(gemm(4096), busy_ms=40, period_ms=100),
     "train": lambda: Work(train()),
     "graph": lambda: Work(graph()),
-    "long": lambda: Work(kernel_of(200)),
+    "long": lambda: Work(one_kernel(396_000_000)),  # 200 ms at 1980 MHz
 }
 
 
@@ -107,9 +111,22 @@ def warm_up(work):
 
 
 def measure(work):
-    """How long a unit takes: enough of them that launching the first does not count."""
+    """How long a unit takes on the GPU: enough of them that launching the first does not count."""
     roughly = timed(work.unit, 3)
     return timed(work.unit, max(3, int(200 / max(roughly, 0.001))))
+
+
+def measure_submission(work, unit_ms):
+    """How long a unit takes to submit. Where that is longer, it is not the GPU that is measured. Few of
+    them: who has too much on the way waits for the GPU."""
+    count = min(max(1, int(5 / unit_ms)), 200)
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        work.unit()
+    took = (time.perf_counter() - begin) * 1000 / count
+    torch.cuda.synchronize()
+    return took
 
 
 class Counter:
@@ -121,8 +138,7 @@ class Counter:
         self.units = 0
         self.said = 0
 
-    def add(self, units):
-        self.units += units
+    def say(self):
         now = time.monotonic()
         if now - self.said >= self.every:
             self.said = now
@@ -132,9 +148,10 @@ class Counter:
 class Queue:
     """Two batches on the way: while one runs the next is there already."""
 
-    def __init__(self, work, counter):
+    def __init__(self, work, counter, in_bursts):
         self.work = work
         self.counter = counter
+        self.in_bursts = in_bursts
         self.waiting = []
 
     def submit(self, units):
@@ -149,11 +166,14 @@ class Queue:
     def settle(self):
         done, units = self.waiting.pop(0)
         done.synchronize()
-        self.counter.add(units)
+        self.counter.units += units
+        if not self.in_bursts:
+            self.counter.say()
 
     def drain(self):
         while self.waiting:
             self.settle()
+        self.counter.say()
 
 
 def sleep_until(at):
@@ -183,11 +203,11 @@ def in_bursts(queue, batch, unit_ms, end):
             time.sleep(work.idle_ms / 1000)
 
 
-def run(work, unit_ms, log, at, seconds, every):
+def run(work, unit_ms, log, at, seconds, every, steady):
     batch = max(1, round(BATCH_MS / unit_ms))
+    queue = Queue(work, Counter(log, every), in_bursts=work.busy_ms > 0 and not steady)
     sleep_until(at)
-    queue = Queue(work, Counter(log, every))
-    if work.busy_ms:
+    if queue.in_bursts:
         in_bursts(queue, batch, unit_ms, at + seconds)
     else:
         saturate(queue, batch, at + seconds)
@@ -205,10 +225,12 @@ def main():
     log = open(options.log, "w", buffering=1)
     with open(options.lock, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        log.write("loading\n")
         work = WORKS[options.name]()
         warm_up(work)
         unit_ms = options.unit_ms or measure(work)
-    log.write(f"ready unit_ms={unit_ms:.6f}\n")
+        submit_ms = measure_submission(work, unit_ms)
+    log.write(f"ready unit_ms={unit_ms:.6f} submit_ms={submit_ms:.6f}\n")
     with open(options.commands) as commands:
         while True:
             words = commands.readline().split()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from bench import Bench, is_installed, result_of, run_sections, training_overhead
+from bench import Bench, is_installed, last_line, result_of, run_sections, training_overhead
 from turns import Moves, activity, idle_seconds, lost_of, switches
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -59,7 +59,8 @@ class Sharing:
         return [round(max(begin - self.begin, 0), 2) for begin in begins]
 
     def last_words(self):
-        return {name: self.texts[name][-300:] for name, code in self.codes.items() if code != 0}
+        return {name: f"ended with {code}: {last_line(self.texts[name])}"
+                for name, code in self.codes.items() if code != 0}
 
 
 class Memory:
@@ -90,7 +91,7 @@ class Memory:
                                        150, every=0.01)
         seconds = time.monotonic() - begin
         if codes["alone"] != 0:
-            raise RuntimeError("alone: " + texts["alone"][-300:])
+            raise RuntimeError(f"alone has ended with {codes['alone']}: {last_line(texts['alone'])}")
         worked = float(result_of(texts["alone"])["seconds"])
         return {"start_and_end_s": round(seconds - worked, 3), "launch_s": worked / launches}
 
@@ -162,21 +163,24 @@ class Memory:
         if not is_installed("torch"):
             yield {"name": "torch", "skipped": "torch is not installed"}
             return
-        program = [sys.executable, str(HERE / "torch_swap.py"), "--ballast", str(76 // SCALE)]
+        program = [sys.executable, str(HERE / "torch_swap.py"), "--ballast", str(max(76 // SCALE, 1))]
         environment = self.bench.environment()
-        _, texts = self.bench.wait([self.bench.start("reference", program + ["--seconds", "32"],
-                                                     environment)], 120)
+        alone = self.bench.start("reference", program + ["--seconds", str(32 / SPEED)], environment)
+        codes, texts = self.bench.wait([alone], 120)
         reference = result_of(texts["reference"])
         if "steps" not in reference:
-            raise RuntimeError("reference: " + reference["error"])
+            raise RuntimeError(f"reference has ended with {codes['reference']}: "
+                               f"{last_line(texts['reference'])}")
         jobs = {f"train{i}": program + ["--steps", str(reference["steps"])] for i in range(2)}
         for allocator in ("", "expandable_segments:True"):
-            settings = {**fixed(1), **({"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {})}
-            shared = Sharing(self.bench, jobs, settings, 200)
+            # The setting has a new name, and an old one that PyTorch warns of.
+            names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if allocator else ()
+            shared = Sharing(self.bench, jobs, {**fixed(1), **{name: allocator for name in names}}, 200)
             said = {name: result_of(text) for name, text in shared.texts.items()}
             entry = {"name": "torch " + (allocator or "default allocator"), "steps": reference["steps"],
                      "seconds": shared.seconds, "reference": reference, "swaps_least": 20,
                      "swaps": [len(shared.moves.outs(name)) for name in jobs],
+                     "expandable": [one.get("expandable") for one in said.values()],
                      "moved": shared.moves.total(), "failed": shared.last_words()}
             for key in ("losses", "ballast", "digest"):
                 entry[f"{key}_equal"] = all(one.get(key) == reference[key] for one in said.values())
@@ -220,7 +224,7 @@ def main(words):
         "pair30": (330, lambda: memory.two("pair30", 30, 1.03, 2 * LAUNCHES)),
         "four": (200, memory.four),
         "inference": (110, memory.inference),
-        "torch": (240, memory.torch),
+        "torch": (300, memory.torch),
         "overhead": (120, memory.overhead),
     }
     title = "tests/gpu/memory/run.sh build/dev out " + " ".join(wanted)

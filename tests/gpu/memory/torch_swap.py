@@ -35,6 +35,14 @@ def checksum(chunk):
     return total.item()
 
 
+def is_expandable():
+    """Whether the allocator has expandable segments; None where PyTorch does not tell."""
+    try:
+        return any(one["is_expandable"] for one in torch.cuda.memory._snapshot()["segments"])
+    except Exception:  # whatever it is: this is only to be known, and the rest is not lost for it
+        return None
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--ballast", type=int, default=1, help="GiB")
@@ -76,7 +84,7 @@ def main():
     digest = Digest()
     torch_model.add_parameters(digest, model)
     finish(digest, torch_model.versions(), steps=steps, seconds=round(seconds, 2),
-           losses=losses.hexdigest()[:32], last_loss=loss.item(),
+           losses=losses.hexdigest()[:32], last_loss=loss.item(), expandable=is_expandable(),
            ballast=hashlib.sha256(repr(sums).encode()).hexdigest()[:32])
 
 
