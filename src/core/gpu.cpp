@@ -110,6 +110,7 @@ void Gpu::work_requested(Client& client, Time now, Decisions& out) {
 void Gpu::released(Client& client, Duration used, bool more_work, Time now, Decisions& out) {
   stopping_.erase({client.dropped_at, client.seq, &client});
   engine_->release(client, used, now);
+  client.released_at = now;
   want(client, more_work, now);
   place(client, now, out);
 }

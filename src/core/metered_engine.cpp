@@ -155,7 +155,6 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
   bill(client,
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
   client.burst_so_far += client.reported;
-  client.released_at = now;
   if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kLongBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
   share.meter.allowance =

@@ -1,12 +1,12 @@
 #include "core/residency.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace nvshare::core {
 namespace {
 
-constexpr int kGapSearch = 8;  // how far behind the first one looks for who fits a gap
+constexpr int kGapSearch = 8;    // how far behind the first one looks for who fits a gap
+constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
 constexpr Bytes kNothing{0};
 
 }  // namespace
@@ -123,16 +123,12 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
   if (!std::exchange(client.admitted, false)) {
     client.queue_key = now.time_since_epoch().count() - head_start;
   }
-  // It was running and its own growth stopped it: the rest of its quantum is still its own. Who has
-  // not run yet has no claim on being next.
-  const bool ran = client.grant_seq > 0 && client.granted_at >= client.protected_since;
-  const bool grew = ran && client.incoming == kNothing && client.resident > kNothing &&
-                    now < client.protected_until;
-  client.grew_at.reset();
-  if (grew) {
-    client.grew_at = now;
-    client.queue_key = std::numeric_limits<std::int64_t>::min();
-  }
+  // It was running and its own growth stopped it: the rest of its quantum is still its own, and not
+  // longer for that it waits, or who grows again and again would keep others away for ever. Who has
+  // not run since its quantum began has no claim on being next, and a whole one before it.
+  const bool ran = client.grant_seq > 0 && client.released_at >= client.protected_since;
+  client.keeps_quantum = ran && client.incoming == kNothing && client.resident > kNothing &&
+                         now < client.protected_until;
   // Of two at the same moment the one that came first: who was just moved out for another stands
   // behind it.
   client.queue_seq = next_queue_seq_++;
@@ -155,6 +151,7 @@ void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resid
   stale_ |= pinned != client.pinned || allocated != client.demand;
   client.pinned = pinned;
   client.demand = allocated;
+  client.quantum_peak = std::max(client.quantum_peak, allocated);
   set_resident(client, resident);
   trust_again(client);
   set_left(client, client.told_out, client.told_in);
@@ -219,12 +216,18 @@ Duration Residency::quantum_of(const Client& client) const {
 void Residency::protect(Client& client, Bytes bytes, Time now) {
   client.protected_since = now;
   client.quantum_bytes = bytes;
+  client.quantum_peak = client.demand;
   client.protected_until = now + quantum_of(client);
 }
 
 void Residency::end_quantum(Client& client, Time now) {
   client.protected_until = std::min(client.protected_until, now);
-  client.grew_at.reset();
+  if (!client.keeps_quantum) return;
+  unlist(client);
+  if (client.queued) queue_.erase(key_of(client));
+  client.keeps_quantum = false;
+  if (client.queued) queue_.insert(key_of(client));
+  stale_ = true;
 }
 
 // Quanta that were given before the first move rest on a guess; now it is known what a move takes.
@@ -241,13 +244,8 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
   dequeue(client);
   // Room that it got in a gap is its own only until the one it passed comes in.
   const Bytes bytes = client.moved_in > kNothing ? client.moved_in : client.demand;
-  if (client.grew_at) {
-    client.protected_since += now - *client.grew_at;
-    client.protected_until += now - *client.grew_at;
-  } else {
-    protect(client, bytes, now);
-  }
-  client.grew_at.reset();
+  if (!client.keeps_quantum) protect(client, bytes, now);
+  client.keeps_quantum = false;
   if (client.protect_cap)
     client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
@@ -369,6 +367,20 @@ void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>&
   take(victims, over, Why::ReserveGrew, now, out, stop);
 }
 
+// Who frees memory in its quantum may want it again at once, step after step; what had come in
+// there meanwhile would have to leave each time.
+Bytes Residency::given_back_for_now(Time now) const {
+  Bytes sum{};
+  int looked_at = 0;
+  for (auto it = evictable_.rbegin(); it != evictable_.rend() && looked_at < kRoomSearch; ++it) {
+    const auto& [at, seq, client] = *it;
+    if (at <= now) break;
+    sum += client->quantum_peak - client->demand;
+    ++looked_at;
+  }
+  return sum;
+}
+
 // While the first in the queue waits for room: who fits into what is free may run until then, and
 // the rest of the free room takes in what it can of the first one's memory ahead of its turn. What
 // came in ahead goes back when somebody can run in its place: it was not touched yet, so that is
@@ -396,7 +408,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
     }
   }
   const Bytes absent = head.absent();
-  const Bytes ahead = std::min(absent, free());
+  const Bytes ahead = std::min(absent, free() - given_back_for_now(now));
   // Less than a chunk does not move unless it is all that is missing.
   const bool moves = ahead > kNothing && (ahead == absent || ahead >= kLargestChunk);
   if (moves && head.outgoing == kNothing && !head.rests_until) {

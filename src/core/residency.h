@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -91,7 +92,10 @@ class Residency {
     Time due{};    // when the last of them may be taken
   };
 
-  static QueueKey key_of(Client& client) { return {client.queue_key, client.queue_seq, &client}; }
+  static QueueKey key_of(Client& client) {
+    constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
+    return {client.keeps_quantum ? kFirst : client.queue_key, client.queue_seq, &client};
+  }
   // What others hold and cannot or do not move.
   Bytes stuck_beside(const Client& client) const {
     return pinned_ - client.stuck() + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
@@ -129,6 +133,7 @@ class Residency {
   void take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
             std::vector<Client*>& stop);
   void relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop);
+  Bytes given_back_for_now(Time now) const;
   void fill_gaps(Client& head, Time now, Decisions& out);
 
   const Config& config_;

@@ -22,6 +22,18 @@ TEST(SwitchQuantum, FollowsTheCostWithinBounds) {
   EXPECT_EQ(switch_quantum(gib(100), gib(50), config), 60s);
 }
 
+// All move what they are told to.
+void obey(TestCore& t, const Decisions& told) {
+  for (const SendOut& order : only<SendOut>(told)) {
+    const int id = static_cast<int>(order.client.value);
+    obey(t, t.move_to(id, t.view(id).resident - order.bytes));
+  }
+  for (const BringIn& order : only<BringIn>(told)) {
+    const int id = static_cast<int>(order.client.value);
+    obey(t, t.move_to(id, t.view(id).resident + order.bytes));
+  }
+}
+
 // Two clients of 12 GiB on a GPU that can safely hold 14.4: the second waits, and only what is
 // missing moves.
 struct Rotation : testing::Test {
@@ -183,17 +195,7 @@ struct Growth : testing::Test {
     t.want(1);
     t.now += 20s;
   }
-  // All move what they are told to.
-  void obey(const Decisions& told) {
-    for (const SendOut& order : only<SendOut>(told)) {
-      const int id = static_cast<int>(order.client.value);
-      obey(t.move_to(id, t.view(id).resident - order.bytes));
-    }
-    for (const BringIn& order : only<BringIn>(told)) {
-      const int id = static_cast<int>(order.client.value);
-      obey(t.move_to(id, t.view(id).resident + order.bytes));
-    }
-  }
+  void obey(const Decisions& told) { nvshare::core::obey(t, told); }
   TestCore t;
 };
 
@@ -212,17 +214,59 @@ TEST_F(Growth, WhoHasNotRunStandsBehindThoseWhoWait) {
   EXPECT_EQ(t.state(3), ClientState::Waiting);
 }
 
-TEST_F(Growth, TheRestOfTheQuantumDoesNotPassWhileItWaits) {
+TEST_F(Growth, WhoRunsAndGrowsGoesOnWithItsQuantum) {
   t.allocate(2, gib(4));  // idle: its memory can go
+  t.allocate(3, gib(12));
   t.now += 10s;
   ASSERT_EQ(only<Drop>(t.allocate(1, gib(12))).at(0).client, ClientId{1});
-  t.release(1, 30s);  // 30 s of its 60 are left
-  t.move_to(2, Bytes{}, 5s);
-  t.now += 45s;  // until the room was made
-  t.move_to(1, gib(12));
+  obey(t.want(3));
+  obey(t.release(1, 30s));
+  EXPECT_EQ(t.state(1), ClientState::Running) << "before the one that waits";
+  EXPECT_NE(t.why(3).find("next switch in 30.00s"), std::string::npos) << t.why(3);
+}
+
+// It was granted the GPU before it had any memory, and has it still.
+TEST(Residency, WhoseQuantumBeganWhileItRanKeepsItToo) {
+  TestCore t(fixed_quantum());
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  t.want(1);
+  t.now += 1s;
+  t.allocate(1, gib(8));
+  t.allocate(2, gib(12));
+  obey(t, t.want(2));
+  t.now += 3s;
+  ASSERT_EQ(only<Drop>(t.allocate(1, gib(10))).at(0).client, ClientId{1});
+  const auto out = only<SendOut>(t.release(1, 4s));
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].client, ClientId{2}) << "what came in ahead of its turn";
+}
+
+TEST_F(Growth, RoomThatWasGivenBackInAQuantumIsKeptUntilItIsOver) {
+  t.allocate(2, gib(12));
+  obey(t.want(2));
+  const Decisions freed = t.step(MemoryChanged{ClientId{1}, gib(8), {}, gib(8)});
+  EXPECT_TRUE(only<BringIn>(freed).empty());
+  EXPECT_TRUE(only<Drop>(t.allocate(1, gib(10))).empty());
   EXPECT_EQ(t.state(1), ClientState::Running);
-  t.want(2);
-  EXPECT_NE(t.why(2).find("next switch in 30.00s"), std::string::npos) << t.why(2);
+  t.step(MemoryChanged{ClientId{1}, gib(2), {}, gib(2)});
+  EXPECT_EQ(t.told[ClientId{2}].in, gib(12) - t.view(2).resident) << "all of it has room now";
+}
+
+// Whatever it does with its memory meanwhile.
+TEST_F(Growth, NobodyWaitsForLongerThanAQuantumForWhoGrowsAgainAndAgain) {
+  t.allocate(2, gib(12));
+  obey(t.want(2));
+  for (Bytes most = gib(10) + mib(1); t.state(1) == ClientState::Running; most += mib(1)) {
+    t.now += 100ms;
+    ASSERT_EQ(only<Drop>(t.allocate(1, most)).size(), 1u);
+    const Decisions makes_room = t.release(1, 100ms);
+    t.now += 2s;  // in which it is made
+    obey(makes_room);
+  }
+  EXPECT_EQ(t.state(2), ClientState::Running);
+  EXPECT_LE(t.now, Time{} + 60s + 3s);
 }
 
 TEST_F(Growth, WhoIsMovedOutMeanwhileBeginsAnew) {

@@ -146,9 +146,9 @@ struct Client {
   Time evictable_at{};
   Time protected_since{};
   Bytes quantum_bytes{};  // what its quantum was reckoned from
+  Bytes quantum_peak{};   // the most that it had since its quantum began
   Time protected_until{};
-  // Since then it waits for its own growth: what was left of its quantum goes on when it is there.
-  std::optional<Time> grew_at;
+  bool keeps_quantum = false;  // waits for its own growth, before all others: its quantum goes on
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
 
@@ -160,9 +160,9 @@ struct Client {
   Duration turn{};          // how long a turn was then
   Duration burst{};         // GPU time it takes from one idle gap to the next, lately
   Duration burst_so_far{};  // of the present one
-  Time released_at{};
-  bool cut = false;  // it had used up what it was granted, or was told to stop
-  Duration gaps{};   // in its last turn, when it had nothing on the GPU
+  Time released_at{};       // when it last gave a grant back
+  bool cut = false;         // it had used up what it was granted, or was told to stop
+  Duration gaps{};          // in its last turn, when it had nothing on the GPU
   Time dropped_at{};
   std::optional<Duration> budget;
   Time billed_at{};           // when the meter was last read
