@@ -1,6 +1,7 @@
 #include "swap_bench.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -179,6 +180,7 @@ Checkpoint measure_checkpoint(pid_t child, int ready, int end) {
 }
 
 struct Results {
+  std::string command;
   Link link;
   Link of_arena;
   std::optional<Both> both;
@@ -214,16 +216,15 @@ std::string json(const Results& results) {
   }
   const Checkpoint& point = results.checkpoint;
   return fmt::format(
-      "{{\n  \"command\": \"build/dev/bin/swap_bench --check --out "
-      "bench/results/swap_h200.json\",\n"
+      "{{\n  \"command\": \"build/dev/bin/swap_bench {}\",\n"
       "  \"what\": \"GiB/s of the swap engine, and as a part of a plain pinned copy\",\n"
       "  \"plain_copy\": {},\n"
       "  \"plain_copy_of_arena\": {},\n"
       "  \"two_processes\": {},\n"
       "  \"checkpoint_8gib_seconds\": {{\"out\": {:.2f}, \"in\": {:.2f}}},\n"
       "  \"swap\": [\n{}\n  ]\n}}\n",
-      json_of(results.link), json_of(results.of_arena), json_of(results.both, results.link),
-      point.out, point.in, rows);
+      results.command, json_of(results.link), json_of(results.of_arena),
+      json_of(results.both, results.link), point.out, point.in, rows);
 }
 
 bool is_good(const Results& results) {
@@ -239,6 +240,7 @@ bool is_good(const Results& results) {
 }
 
 struct Options {
+  std::string command;  // all of them, as they were written
   std::vector<std::uint64_t> sizes;
   std::uint64_t both = 0;
   bool checkpoint = true;
@@ -248,6 +250,7 @@ struct Options {
 
 int run(const Options& options) {
   Results results;
+  results.command = options.command;
   int ready[2];
   int end[2];
   if (::pipe(ready) != 0 || ::pipe(end) != 0) return 1;
@@ -293,6 +296,7 @@ bool add_sizes(const std::string& text, std::vector<std::uint64_t>& sizes) {
 
 std::optional<Options> parse(const std::vector<std::string>& words) {
   Options options;
+  options.command = fmt::format("{}", fmt::join(words, " "));
   std::string sizes = "8Gi,20Gi,40Gi";
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool more = i + 1 < words.size();

@@ -50,10 +50,14 @@ struct Both {
 class Neighbour {
  public:
   explicit Neighbour(std::uint64_t bytes);
+  ~Neighbour();
+  Neighbour(const Neighbour&) = delete;
+  Neighbour& operator=(const Neighbour&) = delete;
   Both measure(Gate& gate, std::uint64_t* arena);
 
  private:
   std::uint64_t bytes_;
+  int child_ = -1;
   int commands_ = -1;
   int answers_ = -1;
 };

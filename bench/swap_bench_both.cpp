@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ double hear(int pipe) {
   tell(answers, 0);
   hear(commands);
   tell(answers, timed_move(true, gate, pieces.bytes()));
-  hear(commands);  // so long it is there
+  hear(commands);  // until then it is there
   std::_Exit(0);
 }
 
@@ -52,9 +53,22 @@ Neighbour::Neighbour(std::uint64_t bytes) : bytes_(bytes) {
   if (::pipe(commands) != 0 || ::pipe(answers) != 0) fail("no pipe");
   const pid_t child = ::fork();
   if (child < 0) fail("no other process");
-  if (child == 0) serve(bytes, commands[0], answers[1]);
+  if (child == 0) {
+    ::close(commands[1]);
+    ::close(answers[0]);
+    serve(bytes, commands[0], answers[1]);
+  }
+  ::close(commands[0]);
+  ::close(answers[1]);
+  ::signal(SIGPIPE, SIG_IGN);
+  child_ = child;
   commands_ = commands[1];
   answers_ = answers[0];
+}
+
+Neighbour::~Neighbour() {
+  ::close(commands_);
+  ::waitpid(child_, nullptr, 0);
 }
 
 Both Neighbour::measure(Gate& gate, std::uint64_t* arena) {

@@ -354,9 +354,14 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
 // After every event: mostly nothing of it has changed.
 void Broker::show_rooms() {
   RoomShown now;
+  const auto add = [&](Bytes bytes) {
+    constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+    now.clients = (now.clients ^ static_cast<std::uint64_t>(bytes.count)) * kOdd;
+  };
   for (const auto& [id, client] : clients_) {
-    now.booked += client.booked;
-    now.arena_made += client.arena_made;
+    for (const Bytes bytes : {client.booked, client.awaited, client.pinned, client.arena_made}) {
+      add(bytes);
+    }
   }
   if (arena_ != nullptr) now.arena_most = arena_->most();
   for (auto& [id, gpu] : gpus_) {

@@ -152,9 +152,8 @@ struct Overhead {
 
 // What the room that clients are shown depends on.
 struct RoomShown {
-  Bytes unpinned{};    // on the GPU
-  Bytes booked{};      // by all clients
-  Bytes arena_made{};  // for all of them
+  Bytes unpinned{};         // on the GPU
+  std::uint64_t clients{};  // a hash of what all of them have
   Bytes arena_most{};
 
   friend bool operator==(const RoomShown&, const RoomShown&) = default;

@@ -323,8 +323,9 @@ void wait_for_grant(Link& link) {
     turn = page != nullptr ? page->bell.load() : link.turn.load();
     take_offer(link);
     if (link.gate.state.load() != kClosed) return;
-    // Whatever came now would go back at once (begin_grant): nobody opens the gate any more.
-    if (stopped_looking()) return end_gate(link.gate);
+    // Whatever came now would go back at once (begin_grant): nobody opens the gate any more, but
+    // who has closed it for a moment.
+    if (stopped_looking() && link.phase != Phase::Holding) return end_gate(link.gate);
     if (link.phase == Phase::Idle) {
       auto message = wire::make<wire::RequestGrant>();
       tell(link, message.header);

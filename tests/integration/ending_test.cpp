@@ -58,7 +58,7 @@ class LastMoments : public ::testing::Test {
 // Nobody would give it back before the kernel has taken the process apart.
 TEST_F(LastMoments, AGrantThatComesThenGoesBackAtOnce) {
   ASSERT_TRUE(scheduler().close());
-  ASSERT_EQ(ask("aside spin 1ms"), "aside");
+  ASSERT_EQ(ask("aside 1ms"), "aside");
   ASSERT_TRUE(scheduler().wait_for_waiting(1));
   end();
   scheduler().open();

@@ -246,13 +246,14 @@ std::string Probe::be_called(Words& words) {
   return "something else";
 }
 
-// `aside LINE`: does the line in a thread of its own, which nobody waits for.
+// `aside TIME`: spins in a thread of its own, which nobody waits for and which says nothing.
 std::string Probe::aside(Words& words) {
   std::string rest;
-  std::getline(words >> std::ws, rest);
+  std::getline(words, rest);
   std::thread([this, rest] {
     driver_.call<FunctionId::cuCtxSetCurrent>(context_);
-    obey(rest);
+    Words time(rest);
+    spin(time, true);
   }).detach();
   return "aside";
 }
