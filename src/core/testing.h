@@ -14,6 +14,12 @@
 
 namespace nvshare::core {
 
+inline Config fixed_quantum() {
+  Config config;
+  config.quantum_mode = QuantumMode::Fixed;
+  return config;
+}
+
 class TestCore {
  public:
   explicit TestCore(const Config& config = {}) : core(config) {}
@@ -80,6 +86,16 @@ class TestCore {
     how.out_left = left.out;
     how.in_left = left.in;
     return step(how);
+  }
+  // All move what they are told to.
+  void obey(const Decisions& orders) {
+    for (const Decision& d : orders) {
+      if (const auto* out = std::get_if<SendOut>(&d.action)) {
+        obey(moved({out->client, core.view(out->client)->resident - out->bytes, 1ms}));
+      } else if (const auto* in = std::get_if<BringIn>(&d.action)) {
+        obey(moved({in->client, core.view(in->client)->resident + in->bytes, 1ms}));
+      }
+    }
   }
   ClientView view(int id) const { return *core.view(cid(id)); }
   ClientState state(int id) const { return view(id).state; }

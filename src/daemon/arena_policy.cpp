@@ -14,9 +14,14 @@ Bytes round_up(Bytes bytes, Bytes unit) {
   return Bytes{(bytes.count + unit.count - 1) / unit.count * unit.count};
 }
 
-// What is too much, and a chunk more.
-Bytes most_needed(Bytes demand, Bytes safe) {
-  return std::max(Bytes{}, demand - safe) + core::kLargestChunk;
+// Of all that may leave at most what is too much, and a chunk more; in whole units.
+Bytes most_needed(const ArenaGpu& gpu, Bytes demand) {
+  const Bytes over = std::max(Bytes{}, demand - gpu.safe);
+  return round_up(over + core::kLargestChunk, arena_unit(gpu.total));
+}
+
+Bytes need_of(const ArenaGpu& gpu, Bytes movable, Bytes most) {
+  return std::min(round_up(movable, arena_unit(gpu.total)), most);
 }
 
 }  // namespace
@@ -37,7 +42,7 @@ void ArenaGpu::grow(std::size_t client, Bytes by, bool movable) {
 Bytes arena_need(const ArenaGpu& gpu, Bytes movable) {
   if (gpu.clients.size() < 2 || movable.count <= 0) return {};
   if (gpu.demand <= fits_easily(gpu.safe)) return {};
-  return round_up(std::min(movable, most_needed(gpu.demand, gpu.safe)), arena_unit(gpu.total));
+  return need_of(gpu, movable, most_needed(gpu, gpu.demand));
 }
 
 Bytes arena_held(const ArenaGpu& gpu) {
@@ -66,20 +71,17 @@ bool ArenaRoom::fits(std::size_t client, Bytes more) {
   const Bytes demand = gpu_.demand + more;
   if (demand <= gpu_.safe) return true;
   if (gpu_.clients.size() < 2) return most_ >= Bytes{};
-  const Bytes unit = arena_unit(gpu_.total);
-  const Bytes most = round_up(most_needed(demand, gpu_.safe), unit);
+  const Bytes most = most_needed(gpu_, demand);
   const ArenaClient& own = gpu_.clients.at(client);
-  const auto need = [&](Bytes movable) { return std::min(round_up(movable, unit), most); };
-  const Bytes others = held_with(most) - std::max(need(own.movable), own.made);
-  return others + need(own.movable + more) <= most_;
+  const Bytes others = held_with(most) - std::max(need_of(gpu_, own.movable, most), own.made);
+  return others + need_of(gpu_, own.movable + more, most) <= most_;
 }
 
 Bytes ArenaRoom::held_with(Bytes most) {
   const auto [at, fresh] = held_.try_emplace(most);
   if (!fresh) return at->second;
-  const Bytes unit = arena_unit(gpu_.total);
   for (const ArenaClient& client : gpu_.clients) {
-    at->second += std::max(std::min(round_up(client.movable, unit), most), client.made);
+    at->second += std::max(need_of(gpu_, client.movable, most), client.made);
   }
   return at->second;
 }

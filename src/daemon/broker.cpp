@@ -373,7 +373,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   fit_beyond(client);
   book_rest(client, now);
   show_allocated(tenant, *gpu);
-  gpus_.at(*gpu).room_shown.reset();  // not in its page yet
+  rooms_stale_ = true;  // not in its page yet
   show_rooms();
   update_watch(gpus_.at(*gpu), client.id);
   const TenantRecord& of = tenants_.at(tenant);

@@ -108,8 +108,6 @@ class Broker {
   const std::map<ClientId, ClientRecord>& clients() const { return clients_; }
   const std::map<TenantId, TenantRecord>& tenants() const { return tenants_; }
   const std::map<GpuId, GpuRecord>& gpus() const { return gpus_; }
-  // GPU time that tenants have been billed so far, on all GPUs.
-  std::map<TenantId, Duration> bills() const;
   // How long the tenant has had work to do.
   static Duration wanted(const TenantRecord& tenant, Time now);
 
@@ -208,7 +206,7 @@ class Broker {
   void show_limits(const TenantRecord& tenant);
   void show_allocated(TenantId tenant, GpuId gpu);
   void show_rooms();
-  void show_room(const GpuRecord& gpu);
+  void show_room(GpuId gpu);
   void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
   Result<GpuId> gpu_for(const wire::Hello& hello, Time now);
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,
@@ -239,10 +237,14 @@ class Broker {
   std::map<GpuId, GpuRecord> gpus_;
   std::deque<core::Decision> decisions_;  // made, and not followed yet
   bool following_ = false;
+  bool rooms_stale_ = true;  // something has changed that the rooms in clients' pages depend on
 };
 
 // How a client is watched: freely when nobody else is on its GPU and no limit binds it.
 wire::Watch watch_of(std::size_t clients_on_gpu, const core::Limits& limits, bool paused);
+
+// GPU time that tenants have been billed so far, on all GPUs.
+std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot);
 
 // "GPU-01234567-...", as NVML and the driver write it; nothing when the text is no such thing.
 std::string to_text(const Uuid& uuid);

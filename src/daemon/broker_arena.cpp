@@ -89,6 +89,7 @@ void Broker::fill_arena() {
       const Bytes more = need - client.arena_made;
       if (more.count <= 0 || used + more > arena_->most()) continue;
       used += more;
+      rooms_stale_ = true;
       client.arena_made += more;
       arena_->make(client_id, more);
     }
@@ -132,6 +133,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
                                           message.bytes, most.count));
   }
   const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
+  rooms_stale_ = true;
   client.arena -= bytes;
   client.arena_made -= bytes;
   client.arena_returnable -= bytes;
@@ -150,6 +152,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
       static_cast<std::int64_t>(std::min(message.bytes, static_cast<std::uint64_t>(total.count)))};
   const Bytes more = kept - *client.arena_claimed;
   client.arena_claimed.reset();
+  rooms_stale_ = true;
   client.arena += more;
   client.arena_made += more;
   client.arena_returnable = kept;  // it may have begun to, for the scheduler before
@@ -167,7 +170,10 @@ void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes) {
 // It is tried again with the next sample.
 void Broker::arena_failed(ClientId id, Bytes bytes, std::string_view why) {
   log_.warn("no_host_memory", {{"client", id.value}, {"bytes", bytes.count}, {"reason", why}});
-  if (ClientRecord* client = find(id)) client->arena_made -= std::min(bytes, client->arena_made);
+  ClientRecord* client = find(id);
+  if (client == nullptr) return;
+  rooms_stale_ = true;
+  client->arena_made -= std::min(bytes, client->arena_made);
 }
 
 }  // namespace nvshare::daemon

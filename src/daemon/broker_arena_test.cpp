@@ -7,26 +7,7 @@ namespace {
 
 using Told = TestBroker::Told;
 
-// Two clients of 10 GiB on a GPU that can safely hold 14.4.
-struct HostMemoryOfTwo : testing::Test {
-  HostMemoryOfTwo() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
-    EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
-    t.want(one);
-    EXPECT_EQ(t.ask_movable(two, gib(10)), Told::Wait);
-    t.want(two);
-  }
-  Bytes safe() const { return *t.broker.core().safe_limit(GpuId{0}); }
-  template <typename Message>
-  Message only(ClientId id) {
-    const auto all = t.outbox.take<Message>(id);
-    EXPECT_EQ(all.size(), 1u);
-    return all.empty() ? Message{} : all[0];
-  }
-
-  TestBroker t{quick()};
-  ClientId one;
-  ClientId two;
-};
+using HostMemoryOfTwo = TwoThatDoNotFit;
 
 TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
   const Bytes over = gib(20) - safe();

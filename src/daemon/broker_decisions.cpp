@@ -11,10 +11,21 @@
 #include "daemon/metering.h"
 
 namespace nvshare::daemon {
+namespace {
+
+// What comes most often, and leaves everybody as much memory as before.
+bool is_about_turns(const core::Event& event) {
+  return std::holds_alternative<core::WorkRequested>(event) ||
+         std::holds_alternative<core::Released>(event) ||
+         std::holds_alternative<core::Usage>(event) || std::holds_alternative<core::Tick>(event);
+}
+
+}  // namespace
 
 Result<void> Broker::step(const core::Event& event, Time now) {
   auto taken = core_.step(event, now);
   if (!taken) return taken.error();
+  rooms_stale_ |= !is_about_turns(event);
   follow(std::move(*taken), now);
   return {};
 }
@@ -152,17 +163,18 @@ void Broker::sample(Time now) {
   fit_oversubscribed(now);
   fill_arena();
   ask_for_arena(now);
+  rooms_stale_ = true;  // what the host has left may have changed
   show_rooms();
 }
 
-std::map<TenantId, Duration> Broker::bills() const {
+std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot) {
   std::map<TenantId, Duration> all;
-  for (const core::ShareView& share : core_.snapshot().shares) all[share.tenant] += share.billed;
+  for (const core::ShareView& share : snapshot.shares) all[share.tenant] += share.billed;
   return all;
 }
 
 void Broker::sample_shares(Time now) {
-  std::map<TenantId, Duration> used = bills();
+  std::map<TenantId, Duration> used = bills_of(core_.snapshot());
   for (auto& [id, tenant] : tenants_) {
     const Duration passed = now - tenant.sampled_at;
     if (passed < 500ms) continue;
@@ -178,7 +190,7 @@ void Broker::sample_shares(Time now) {
 
 void Broker::restart_share(TenantRecord& tenant, Time now) {
   for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
-  tenant.sampled_used = bills()[tenant.id];
+  tenant.sampled_used = bills_of(core_.snapshot())[tenant.id];
   tenant.sampled_at = now;
 }
 

@@ -146,6 +146,7 @@ void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
   client.booked += bytes;
   if (!movable) client.pinned += bytes;
   if (fits) client.resident += bytes;
+  rooms_stale_ = true;
   show_allocated(client.tenant, client.gpu);
 }
 
@@ -191,6 +192,7 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     client.booked += bytes;
     client.waiting.push_back({message.request, bytes});
     client.awaited += bytes;
+    rooms_stale_ = true;
     show_allocated(client.tenant, client.gpu);
     if (view.awaits > Bytes{}) answer(client, message, false);  // otherwise MemoryGiven says so
     follow(std::move(*taken), now);
@@ -218,6 +220,7 @@ void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
   const Bytes bytes = std::exchange(client->awaited, {});
   client->pinned += bytes;
   client->resident += bytes;
+  rooms_stale_ = true;
 }
 
 void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time) {
@@ -226,6 +229,7 @@ void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why
   const Bytes bytes = std::exchange(client->awaited, {});
   client->allocated -= bytes;
   client->booked -= bytes;
+  rooms_stale_ = true;
   for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
     auto message = wire::make<wire::MemoryRequest>();
     message.request = one.number;
@@ -351,32 +355,20 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
   return sum;
 }
 
-// After every event: mostly nothing of it has changed.
 void Broker::show_rooms() {
-  RoomShown now;
-  const auto add = [&](Bytes bytes) {
-    constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-    now.clients = (now.clients ^ static_cast<std::uint64_t>(bytes.count)) * kOdd;
-  };
-  for (const auto& [id, client] : clients_) {
-    for (const Bytes bytes : {client.booked, client.awaited, client.pinned, client.arena_made}) {
-      add(bytes);
-    }
-  }
-  if (arena_ != nullptr) now.arena_most = arena_->most();
-  for (auto& [id, gpu] : gpus_) {
-    now.unpinned = core_.unpinned(id).value_or(Bytes{});
-    if (std::exchange(gpu.room_shown, now) != now) show_room(gpu);
-  }
+  if (!std::exchange(rooms_stale_, false)) return;
+  for (const auto& [id, gpu] : gpus_) show_room(id);
 }
 
-void Broker::show_room(const GpuRecord& gpu) {
-  ArenaRoom host(arena_gpu(gpu.id), arena_left_for(gpu.id));
+void Broker::show_room(GpuId gpu) {
+  const auto unpinned = core_.unpinned(gpu);
+  if (!unpinned) return;
+  ArenaRoom host(arena_gpu(gpu), arena_left_for(gpu));
   std::size_t place = 0;
-  for (const ClientId id : gpu.clients) {
+  for (const ClientId id : gpus_.at(gpu).clients) {
     const ClientRecord& client = clients_.at(id);
     const auto view = core_.view(id);
-    Bytes more = gpu.room_shown->unpinned + view->pinned + view->awaits - client.booked;
+    Bytes more = *unpinned + view->pinned + view->awaits - client.booked;
     if (client.backend == wire::Backend::Swap) more = host.of(place, more);
     ++place;
     const Bytes room = std::max(Bytes{1}, client.booked + more);

@@ -7,24 +7,9 @@ namespace {
 
 using Told = TestBroker::Told;
 
-// Two clients of 10 GiB on a GPU that can safely hold 14.4.
-struct Swapping : testing::Test {
-  Swapping() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
-    EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
-    t.want(one);
-    grant = t.granted(one);
-    EXPECT_EQ(t.ask_movable(two, gib(10)), Told::Wait);
-    t.want(two);
-  }
-  Bytes safe() const { return *t.broker.core().safe_limit(GpuId{0}); }
+struct Swapping : TwoThatDoNotFit {
   const ClientRecord& record(ClientId id) const { return t.broker.clients().at(id); }
   core::ClientView view(ClientId id) const { return *t.broker.core().view(id); }
-  template <typename Message>
-  Message only(ClientId id) {
-    const auto all = t.outbox.take<Message>(id);
-    EXPECT_EQ(all.size(), 1u);
-    return all.empty() ? Message{} : all[0];
-  }
   // The second comes in, in the place of the first.
   void rotate() {
     const auto ahead = only<wire::SwapIn>(two);
@@ -36,11 +21,6 @@ struct Swapping : testing::Test {
     const auto in = only<wire::SwapIn>(two);
     t.moved(two, in.order, {}, Bytes{static_cast<std::int64_t>(in.bytes)});
   }
-
-  TestBroker t{quick()};
-  ClientId one;
-  ClientId two;
-  std::uint64_t grant = 0;
 };
 
 TEST_F(Swapping, RotationByOrders) {

@@ -55,7 +55,7 @@ struct Control::Json {
   Json(Control& of, Time at) : control(of), now(at) {
     broker().settle(now);
     snapshot = broker().core().snapshot();
-    bills = broker().bills();
+    bills = bills_of(snapshot);
   }
 
   Control& control;

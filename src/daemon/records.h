@@ -150,23 +150,13 @@ struct Overhead {
   int clients = 0;
 };
 
-// What the room that clients are shown depends on.
-struct RoomShown {
-  Bytes unpinned{};         // on the GPU
-  std::uint64_t clients{};  // a hash of what all of them have
-  Bytes arena_most{};
-
-  friend bool operator==(const RoomShown&, const RoomShown&) = default;
-};
-
 struct GpuRecord {
   GpuId id;
   Uuid uuid{};
   std::string name;
   Bytes total{};
   std::set<ClientId> clients;
-  std::set<ClientId> holders;           // of a grant
-  std::optional<RoomShown> room_shown;  // in the pages of all of its clients
+  std::set<ClientId> holders;  // of a grant
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.

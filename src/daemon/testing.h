@@ -209,4 +209,27 @@ struct TestBroker {
   std::uint64_t allowed = 0;  // in the last refusal
 };
 
+// Two clients of 10 GiB on a GPU that can safely hold 14.4.
+struct TwoThatDoNotFit : testing::Test {
+  TwoThatDoNotFit() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
+    EXPECT_EQ(t.ask_movable(one, gib(10)), TestBroker::Told::Available);
+    t.want(one);
+    grant = t.granted(one);
+    EXPECT_EQ(t.ask_movable(two, gib(10)), TestBroker::Told::Wait);
+    t.want(two);
+  }
+  Bytes safe() const { return *t.broker.core().safe_limit(GpuId{0}); }
+  template <typename Message>
+  Message only(ClientId id) {
+    const auto all = t.outbox.take<Message>(id);
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? Message{} : all[0];
+  }
+
+  TestBroker t{quick()};
+  ClientId one;
+  ClientId two;
+  std::uint64_t grant = 0;  // the first's
+};
+
 }  // namespace nvshare::daemon
