@@ -438,7 +438,8 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
       if (head.complete()) complete(head, now, out);
       continue;
     }
-    const Bytes deficit = need - std::max(kNothing, free()) - leaving_;
+    // Less than nothing is free where somebody alone has more than there is.
+    const Bytes deficit = need - free() - leaving_;
     if (deficit > kNothing) {
       const Victims victims = find_victims(&head, deficit);
       if (victims.enough < deficit) {

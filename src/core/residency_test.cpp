@@ -395,5 +395,27 @@ TEST(Residency, WhoIsAloneKeepsWhatItHasOverItsLimitAndTheGpus) {
   EXPECT_EQ(t.state(1), ClientState::Running);
 }
 
+// Who alone has more than there is keeps it until somebody else waits whose memory fits. Then all
+// that is needed leaves at once: what is over, and what the other needs.
+TEST(Residency, WhoHasMoreThanThereIsMakesRoomForAnotherByOneOrder) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.allocate(1, gib(12));
+  t.want(1);
+  t.client(2);
+  t.step(OverheadMeasured{GpuId{0}, gib(5)});
+  const Bytes safe = t.core.snapshot().gpus[0].safe_limit;
+  ASSERT_LT(safe, gib(12));
+  t.allocate(2, mib(1));
+  t.want(2);
+  t.release(1, t.now.time_since_epoch(), false);
+  const auto orders = only<SendOut>(t.pass(60s));
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].bytes, gib(12) - safe + mib(1));
+  t.obey(t.move_to(1, gib(12) - orders[0].bytes));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
 }  // namespace
 }  // namespace nvshare::core
