@@ -126,7 +126,9 @@ void WindowEngine::catch_up(Time now) {
     const Time end = std::max(window_end(), clock_at_);
     advance_clock(end);
     collect_exhausted(end);
-    start_window(end, 1);
+    // What is not billed changes nothing from one window to the next, however many have passed.
+    const std::int64_t more = billing_ ? 0 : (now - end) / config_.window;
+    start_window(end + more * config_.window, 1 + more);
   }
   advance_clock(now);
 }
