@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 
 namespace nvshare::properties {
 namespace {
 
 // Shares of a nanosecond are rounded down once for each change of who runs.
-constexpr double kRounding = 1000;
+constexpr std::int64_t kRounding = 1000;
 
 }  // namespace
 
@@ -39,13 +39,14 @@ void Bills::config_changed(const core::Config& config) {
 }
 
 void Bills::advance(Time now) {
-  const double passed = static_cast<double>((now - at_).count());
+  const std::int64_t passed = (now - at_).count();
   at_ = now;
   if (!on_ || passed <= 0 || kind_ == Kind::Metered) return;
   for (auto& [key, account] : accounts_) {
     if (account.holders == 0) continue;
-    const double part = kind_ == Kind::Divided ? 1.0 * account.holders / running_[key.first] : 1.0;
-    account.billed += passed * part;
+    const Parts all = Parts{passed} * kNanosecond;
+    const bool divided = kind_ == Kind::Divided;
+    account.billed += divided ? all * account.holders / running_[key.first] : all;
   }
 }
 
@@ -62,7 +63,7 @@ void Bills::metered(ShadowClient& client, Duration used, Time now) {
   const Duration wall = std::max(client.reported, now - client.granted_at);
   const Duration shown = std::clamp(used, client.reported, wall);
   if (on_ && kind_ == Kind::Metered) {
-    account(client).billed += static_cast<double>((shown - client.reported).count());
+    account(client).billed += Parts{(shown - client.reported).count()} * kNanosecond;
   }
   client.reported = shown;
 }
@@ -86,10 +87,11 @@ std::string Bills::compare(const std::vector<core::ShareView>& shares) const {
     const auto it = accounts_.find({share.gpu, share.tenant});
     if (it == accounts_.end()) return fmt::format("tenant {} was never here", share.tenant.value);
     const bool settled = kind_ == Kind::Metered || it->second.holders == 0;
-    const double off = static_cast<double>(share.billed.count()) - it->second.billed;
+    const auto used = static_cast<std::int64_t>(it->second.billed / kNanosecond);
+    const std::int64_t off = share.billed.count() - used;
     if (settled && std::abs(off) > (kind_ == Kind::Metered ? 0 : kRounding)) {
-      return fmt::format("tenant {} is billed {}ns and used {:.0f}ns", share.tenant.value,
-                         share.billed.count(), it->second.billed);
+      return fmt::format("tenant {} is billed {}ns and used {}ns", share.tenant.value,
+                         share.billed.count(), used);
     }
   }
   return {};

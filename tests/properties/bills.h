@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -40,9 +41,12 @@ class Bills {
 
  private:
   enum class Kind { Metered, Divided, Union, Unchecked };
+  // Parts of a nanosecond: exact after years of use as well, as the core is.
+  __extension__ typedef __int128 Parts;
+  static constexpr std::int64_t kNanosecond = 1'000'000;
   struct Account {
     int holders = 0;
-    double billed = 0;  // nanoseconds
+    Parts billed = 0;
   };
   using Key = std::pair<core::GpuId, core::TenantId>;
 
