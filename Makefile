@@ -32,7 +32,7 @@ bench: build     ## run the benchmarks that have a limit to keep
 asan tsan: setup ## run the tests under a sanitizer
 	@JOBS=$(JOBS) tools/sanitize.sh $@
 
-fuzz:            ## run the fuzz targets for a bounded time (FUZZ_SECONDS each, 60)
+fuzz:            ## look for bad inputs (FUZZ_SECONDS each, 60; or the same FUZZ_RUNS each time)
 	@tools/setup.sh --ci
 	@cmake --preset fuzz >/dev/null
 	@cmake --build --preset fuzz -j $(JOBS)

@@ -13,8 +13,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Player player{Dice(std::span(data, size))};
   player.play();
   std::string wrong = to_lines(player.watch().broken());
-  if (wrong.empty()) wrong = player.settle();
-  if (wrong.empty()) wrong = to_lines(player.watch().broken());
+  if (wrong.empty()) {
+    const std::string not_served =
+        player.settle();  // ends where a rule is broken, which is said first
+    wrong = to_lines(player.watch().broken()) + not_served;
+  }
   if (wrong.empty()) return 0;
   std::fprintf(stderr, "%s%s", player.story().c_str(), wrong.c_str());
   std::abort();
