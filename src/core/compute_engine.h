@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +11,13 @@
 #include "core/state.h"
 
 namespace nvshare::core {
+
+// So many nanoseconds, as far as they can be added to a time: debts can take centuries to pay off.
+// Who wakes up too early by that looks again.
+constexpr Duration wait_of(Fixed nanoseconds) {
+  constexpr Duration kLongest = 24h * 365 * 10;
+  return Duration{static_cast<Duration::rep>(std::min<Fixed>(nanoseconds, kLongest.count()))};
+}
 
 // Decides which of the clients that could run do run, on one GPU, and bills them. The owner calls
 // decide() at the end of every step in which it called anything else, with the same time; what was

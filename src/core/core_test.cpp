@@ -114,26 +114,6 @@ TEST(Core, SchedulingOffLetsEveryoneRunAndOnTakesTurnsAgain) {
   EXPECT_EQ(t.refused(SchedulingSwitched{true}), "scheduling is on already");
 }
 
-// However many windows pass while nothing is billed, it is one step. Afterwards the present window
-// counts and nothing that was before it.
-TEST(Core, ALifetimeWithoutSchedulingIsOneStep) {
-  Config config;
-  config.policy = ComputePolicy::Wall;
-  config.window = 100ms;
-  TestCore t(config);
-  t.gpu(0);
-  t.client(1, 50);
-  t.want(1);
-  t.now += 30ms;
-  t.step(SchedulingSwitched{false});
-  t.now += 24h * 365 * 100;
-  t.step(SchedulingSwitched{true});
-  EXPECT_EQ(only<Grant>(t.release(1, 0ms)).size(), 1u);
-  EXPECT_EQ(t.core.snapshot().shares[0].billed, 30ms);
-  EXPECT_TRUE(only<Drop>(t.pass(50ms - 1ns)).empty());
-  EXPECT_EQ(only<Drop>(t.pass(1ns)).size(), 1u);
-}
-
 TEST(Core, ATenantCannotAllocateBeyondItsLimit) {
   TestCore t;
   t.gpu(0);

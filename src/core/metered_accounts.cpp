@@ -47,6 +47,12 @@ Duration MeteredEngine::allowance_now(const Share& share) const {
   return account.allowance + from_fixed((refill_clock_ - account.mark) * share.limit() / 100);
 }
 
+// How long until the refill clock stands there.
+Duration MeteredEngine::until_refilled(Fixed refill) const {
+  const Fixed left = std::max<Fixed>(0, refill - refill_clock_);
+  return wait_of((left + refill_rate_ - 1) / refill_rate_);
+}
+
 void MeteredEngine::settle(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.active) return;
@@ -62,8 +68,8 @@ void MeteredEngine::settle(Share& share) {
 }
 
 // GPU time used in proportion to what the tenant asked for. Only compared within its own tier.
-std::int64_t MeteredEngine::virtual_time(const Share& share, Duration used) {
-  return static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * 100 / share.limit());
+VirtualTime MeteredEngine::virtual_time(const Share& share, Duration used) {
+  return VirtualTime{used.count()} * 100 / share.limit();
 }
 
 Duration MeteredEngine::held_since_bill(const Client& client, Time now) {
@@ -136,7 +142,7 @@ void MeteredEngine::activate(Share& share) {
   (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
   const Duration lag = short_gap ? config_.burst_window : Duration::zero();
   const Tier tier = tier_of(share);
-  const std::int64_t lowest = lowest_vtime_[tier];
+  const VirtualTime lowest = lowest_vtime_[tier];
   account.vtime = account.tier == tier ? std::max(account.vtime, lowest - lag.count()) : lowest;
   account.tier = tier;
   account.mark = refill_clock_;

@@ -1,7 +1,6 @@
 #include "core/metered_engine.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace nvshare::core {
@@ -226,7 +225,9 @@ void MeteredEngine::note_burst(Client& client, Time now) {
 // idle by itself only that it took no longer.
 void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now) {
   if (!turns_ || !has_turn(client) || !contended(*client.share)) return;
-  const Duration rest = std::max(Duration::zero(), now - client.granted_at - used - client.gaps);
+  const Duration held = now - client.granted_at;
+  const Duration work = std::min(used, held) + std::min(client.gaps, held);  // meters may lie
+  const Duration rest = std::max(Duration::zero(), held - work);
   const Duration most = client.cut ? kLongestTurn * config_.turn : hand_over_;
   hand_over_ += (std::min(rest, most) - hand_over_) / kHandOverMemory;
 }
@@ -262,7 +263,7 @@ bool MeteredEngine::gives_way(const Client& holder) const {
   if (next->tenant->limits.priority < share.tenant->limits.priority) return false;
   if (tier_of(*next) != tier_of(share)) return tier_of(*next) == kLimited;
   const Duration unbilled = held_since_bill(holder, now_) - holder.charged_ahead;
-  const std::int64_t stands =
+  const VirtualTime stands =
       share.meter.vtime + virtual_time(share, std::max(unbilled, Duration::zero()));
   return next->meter.vtime + 4 * virtual_time(*next, holder.turn) < stands;
 }
@@ -340,16 +341,14 @@ void MeteredEngine::run_together(Time now, Decisions& out) {
   for (Client* client : over) stop(*client, why_over(*client), now, out);
   const bool watched = running_.size() > 1 || limited_sum_ > 0;
   if (!watched || running_.empty() || now < sample_due_) return;
-  std::array<std::int64_t, kTiers> lowest;
-  lowest.fill(std::numeric_limits<std::int64_t>::max());
+  std::array<std::optional<VirtualTime>, kTiers> lowest;
   for (const auto& [seq, client] : running_) {
     out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
-    std::int64_t& least = lowest[tier_of(*client->share)];
-    least = std::min(least, client->share->meter.vtime);
+    std::optional<VirtualTime>& least = lowest[tier_of(*client->share)];
+    least = std::min(least.value_or(client->share->meter.vtime), client->share->meter.vtime);
   }
   for (Tier tier : {kLimited, kBestEffort}) {  // who joins starts where the last of them stands
-    if (lowest[tier] != std::numeric_limits<std::int64_t>::max())
-      raise_floor_of(tier, lowest[tier]);
+    if (lowest[tier]) raise_floor_of(tier, *lowest[tier]);
   }
   sample_due_ = now + config_.sample_interval;
 }
@@ -376,8 +375,7 @@ std::optional<Time> MeteredEngine::next_wakeup() const {
   std::optional<Time> next;
   const auto at = [&](Time time) { next = next ? std::min(*next, time) : time; };
   if (!throttled_.empty()) {
-    const Fixed left = std::max<Fixed>(0, std::get<0>(*throttled_.begin()) - refill_clock_);
-    at(now_ + Duration{static_cast<Duration::rep>((left + refill_rate_ - 1) / refill_rate_)});
+    at(now_ + until_refilled(std::get<0>(*throttled_.begin())));
   }
   if (turns_ && !running_.empty()) {
     if (const auto end = turn_end(*running_.begin()->second)) at(*end);
@@ -395,11 +393,10 @@ Reason MeteredEngine::explain(const Client& client, Time now) const {
   }
   if (share.overdue > 0) return {.why = Why::TenantOverdue};
   if (share.meter.throttled) {
-    const Fixed left = std::max<Fixed>(0, share.meter.resumes_at - refill_clock_);
     const Duration debt = -std::min(Duration::zero(), allowance_now(share));
     return {.why = Why::OverLimit,
             .used = debt,
-            .wait = Duration{static_cast<Duration::rep>(left / refill_rate_)} - (now - now_),
+            .wait = until_refilled(share.meter.resumes_at) - (now - now_),
             .count = static_cast<int>((share.limit() * refill_rate_ + kOne / 2) / kOne)};
   }
   int before = 0;

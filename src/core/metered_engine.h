@@ -54,7 +54,7 @@ class MeteredEngine final : public ComputeEngine {
 
   // The tenants of one priority that could run, by virtual time.
   struct Level {
-    std::array<std::set<std::tuple<std::int64_t, std::uint64_t, Share*>>, kTiers> queue;
+    std::array<std::set<std::tuple<VirtualTime, std::uint64_t, Share*>>, kTiers> queue;
     Time waiting_since{};  // when it was last served or became non-empty
 
     bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
@@ -66,13 +66,14 @@ class MeteredEngine final : public ComputeEngine {
   Duration resume_level() const;
   Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
+  Duration until_refilled(Fixed refill) const;
   static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
-  static std::int64_t virtual_time(const Share& share, Duration used);
+  static VirtualTime virtual_time(const Share& share, Duration used);
   Duration best_effort_owed() const;
   void charge_best_effort(const Client& client, Duration used, Time now);
   Duration unlimited_time(const Share& share) const;
   static Duration held_since_bill(const Client& client, Time now);
-  void raise_floor_of(Tier tier, std::int64_t vtime) {
+  void raise_floor_of(Tier tier, VirtualTime vtime) {
     lowest_vtime_[tier] = std::max(lowest_vtime_[tier], vtime);
   }
   void add_virtual_time(Share& share, Duration used);
@@ -125,7 +126,7 @@ class MeteredEngine final : public ComputeEngine {
   Time sample_due_{};
 
   std::uint64_t next_seq_ = 1;
-  std::array<std::int64_t, kTiers> lowest_vtime_{};  // where who joins a tier starts
+  std::array<VirtualTime, kTiers> lowest_vtime_{};  // where who joins a tier starts
   Duration best_effort_balance_{};
   Time best_effort_mark_;
   int runnable_ = 0;

@@ -28,6 +28,10 @@ constexpr Duration from_fixed_up(Fixed f) {
   return from_fixed(f + ((static_cast<Fixed>(1) << kFixedBits) - 1));
 }
 
+// Nanoseconds of GPU time in proportion to a limit: at 1 % a hundred for each that was used, so
+// more than 64 bits hold when that were years.
+__extension__ typedef __int128 VirtualTime;
+
 struct Tenant {
   TenantId id;
   std::string name;
@@ -75,7 +79,7 @@ struct MeterAccount {
   Fixed resumes_at = 0;         // on the refill clock; valid when throttled
   Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
   Time unlimited_since{};
-  std::int64_t vtime = 0;
+  VirtualTime vtime = 0;
   bool runnable = false;        // stands in the run queue
   int level = 0;                // of the run queue it stands in
   std::size_t tier = SIZE_MAX;  // in which `vtime` is counted

@@ -366,13 +366,13 @@ std::optional<Time> WindowEngine::next_wakeup() const {
 // A large overrun is waited off over several windows.
 Duration WindowEngine::until_quota(const Share& share, Fixed used, Time now) const {
   const Fixed quota = std::max<Fixed>(1, quota_of(share).value_or(to_fixed(config_.window)));
-  std::int64_t windows = 0;
+  Fixed windows = 0;
   if (config_.carryover_percent == 100) {
-    windows = std::max<std::int64_t>(0, static_cast<std::int64_t>(used / quota) - 1);
+    windows = std::max<Fixed>(0, used / quota - 1);
   } else {
     for (used = carry(used, quota); used >= quota; used = carry(used, quota)) ++windows;
   }
-  return std::max(Duration::zero(), window_end() - now) + windows * config_.window;
+  return std::max(Duration::zero(), window_end() - now) + wait_of(windows * config_.window.count());
 }
 
 Reason WindowEngine::explain(const Client& client, Time now) const {
