@@ -1,11 +1,13 @@
 #include "daemon/log.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 
 namespace nvshare::daemon {
 namespace {
@@ -56,7 +58,7 @@ void Log::write(Level level, std::string_view event, std::initializer_list<Field
   if (!writes(level)) return;
   Rate& rate = rates_[event];
   if (now_ - rate.since >= 1s) rate = {now_, 0, rate.left_out};
-  if (rate.lines >= kLinesPerSecond) {
+  if (level != Level::Debug && rate.lines >= kLinesPerSecond) {
     ++rate.left_out;
     return;
   }
@@ -78,7 +80,11 @@ Log::Sink write_to(int fd) {
     // writable takes a line of this length.
     pollfd ready{fd, POLLOUT, 0};
     if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
-    [[maybe_unused]] const auto written = ::write(fd, line.data(), line.size());
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    const std::string stamped =
+        fmt::format("time={:%FT%T}.{:06}Z {}", fmt::gmtime(now.tv_sec), now.tv_nsec / 1000, line);
+    [[maybe_unused]] const auto written = ::write(fd, stamped.data(), stamped.size());
   };
 }
 

@@ -36,8 +36,9 @@ struct Field {
 };
 
 // Lines of key=value ("level=info event=client_registered client=3 tenant=train"). Each kind of
-// event is bounded in rate: what was left out is counted in the next line of its kind. A value that
-// is not a plain word is quoted, and cannot begin a new line.
+// event is bounded in rate, unless everything is asked for (debug): what was left out is counted in
+// the next line of its kind. A value that is not a plain word is quoted, and cannot begin a new
+// line.
 class Log {
  public:
   using Sink = std::function<void(std::string_view line)>;
@@ -82,7 +83,7 @@ class Log {
   std::map<std::string_view, Rate> rates_;
 };
 
-// Writes to the descriptor, or loses the line where that would block.
+// Writes to the descriptor, with the time in front, or loses the line where that would block.
 Log::Sink write_to(int fd);
 
 // The value as it stands in a line: quoted when it has to be.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <regex>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -61,6 +62,26 @@ TEST(Log, AFloodIsBoundedAndCounted) {
                               std::to_string(1000 - Log::kLinesPerSecond) + "\n");
   t.log.warn("flood");
   EXPECT_EQ(t.all.back(), "level=warning event=flood\n");
+}
+
+TEST(Log, WhoAsksForEverythingGetsIt) {
+  Lines t;
+  t.log.set_level(Level::Debug);
+  for (int i = 0; i < 1000; ++i) t.log.debug("move");
+  EXPECT_EQ(t.all.size(), 1000u);
+}
+
+TEST(Log, ALineBeginsWithTheTime) {
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  const UniqueFd reader(fds[0]);
+  const UniqueFd writer(fds[1]);
+  write_to(writer.get())("level=info event=started\n");
+  char line[200]{};
+  ASSERT_GT(::read(reader.get(), line, sizeof line - 1), 0);
+  const std::regex expected(
+      "time=20\\d\\d-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{6}Z level=info event=started\n");
+  EXPECT_TRUE(std::regex_match(line, expected)) << line;
 }
 
 TEST(Log, AReaderThatDoesNotReadDoesNotBlockIt) {
