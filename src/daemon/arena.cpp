@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/mount.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,23 +15,48 @@
 namespace nvshare::daemon {
 namespace {
 
-constexpr unsigned kMostThreads = 4;  // one clears about 2 GiB a second
+constexpr unsigned kMostThreads = 4;
+
+Error failed(const char* what) {
+  return Error{fmt::format("{}: {}", what, std::strerror(errno))};
+}
+
+// Nobody can give it a name. Unlike anonymous memory it cannot be sealed: a program that makes it
+// shorter ends itself.
+UniqueFd open_nameless(int mount) {
+  if (mount < 0) return {};
+  return UniqueFd(openat(mount, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+}
+
+// Memory that could be made shorter would end whoever copies into it.
+bool seal(int memory) {
+  return fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+}
 
 }  // namespace
 
-Result<UniqueFd> make_host_memory(Bytes bytes) {
-  const auto failed = [](const char* what) {
-    return Error{fmt::format("{}: {}", what, std::strerror(errno))};
+UniqueFd mount_huge_memory() {
+  const UniqueFd made(static_cast<int>(syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC)));
+  const auto set = [&](unsigned command, const char* key, const char* value) {
+    return syscall(SYS_fsconfig, made.get(), command, key, value, 0) == 0;
   };
-  UniqueFd memory(memfd_create("nvshare-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const bool good = made && set(FSCONFIG_SET_STRING, "huge", "always") &&
+                    set(FSCONFIG_SET_STRING, "size", "0") &&  // it is bounded by who takes of it
+                    set(FSCONFIG_CMD_CREATE, nullptr, nullptr);
+  if (!good) return {};
+  constexpr unsigned kPlain = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+  return UniqueFd(static_cast<int>(syscall(SYS_fsmount, made.get(), FSMOUNT_CLOEXEC, kPlain)));
+}
+
+Result<UniqueFd> make_host_memory(int mount, Bytes bytes) {
+  UniqueFd memory = open_nameless(mount);
+  const bool huge = static_cast<bool>(memory);
+  if (!huge) memory = UniqueFd(memfd_create("nvshare-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return failed("memfd");
   while (fallocate(memory.get(), 0, 0, bytes.count) < 0) {
     if (errno != EINTR) return failed("fallocate");
   }
-  // Memory that could be made shorter would end whoever copies into it.
-  if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-    return failed("seals");
-  }
+  if (!huge && !seal(memory.get())) return failed("seals");
   return memory;
 }
 
@@ -78,7 +105,7 @@ std::vector<Arena::Piece> Arena::take() {
 Result<UniqueFd> Arena::make_one(Bytes bytes, Bytes beside) const {
   const Bytes left = host_.left();
   if (left < bytes + beside) return Error{fmt::format("the machine has {} left", to_text(left))};
-  return make_host_memory(bytes);
+  return make_host_memory(mount_.get(), bytes);
 }
 
 void Arena::run() {

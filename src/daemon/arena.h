@@ -16,10 +16,15 @@
 
 namespace nvshare::daemon {
 
-// Sealed anonymous memory of which every page is there, so that whoever uses it never finds none.
-// Its pages count as the scheduler's, whoever maps them. They are freed when nobody has the
-// descriptor or a mapping any more: with the client.
-Result<UniqueFd> make_host_memory(Bytes bytes);
+// A file system in memory that is nowhere in the tree of files, made of huge pages as far as there
+// are any: those are made and pinned three times as fast. Nothing where that is not allowed (it
+// takes CAP_SYS_ADMIN) or not known.
+UniqueFd mount_huge_memory();
+
+// Memory of which every page is there, so that whoever uses it never finds none: of the `mount`
+// that the function above has made, or anonymous (-1). Its pages count as the scheduler's, whoever
+// maps them. They are freed when nobody has the descriptor or a mapping any more: with the client.
+Result<UniqueFd> make_host_memory(int mount, Bytes bytes);
 
 // The host memory that clients swap out to. Making it takes long, so threads of its own do.
 class Arena final : public HostArena {
@@ -60,6 +65,7 @@ class Arena final : public HostArena {
   Bytes limit_;
   Bytes possible_{};
   const HostMemory host_;
+  const UniqueFd mount_ = mount_huge_memory();
   UniqueFd ready_;
   std::mutex mutex_;
   std::condition_variable wake_;

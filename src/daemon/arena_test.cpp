@@ -51,13 +51,27 @@ TEST(HostMemory, AControlGroupsLimitHolds) {
 }
 
 TEST(HostMemory, OfAPieceIsAllThereAndCannotShrink) {
-  const auto memory = make_host_memory(mib(1));
+  const auto memory = make_host_memory(-1, mib(1));
   ASSERT_TRUE(memory) << memory.error().message;
   struct stat about {};
   ASSERT_EQ(fstat(memory->get(), &about), 0);
   EXPECT_EQ(about.st_size, mib(1).count);
   EXPECT_GE(about.st_blocks * 512, mib(1).count) << "pages that are there";
   EXPECT_LT(ftruncate(memory->get(), 0), 0);
+}
+
+TEST(HostMemory, IsMadeOfHugePagesWhereThatIsAllowed) {
+  const UniqueFd mount = mount_huge_memory();
+  if (!mount) GTEST_SKIP() << "may not mount";
+  const auto memory = make_host_memory(mount.get(), mib(64));
+  ASSERT_TRUE(memory) << memory.error().message;
+  struct stat about {};
+  ASSERT_EQ(fstat(memory->get(), &about), 0);
+  EXPECT_EQ(about.st_size, mib(64).count);
+  EXPECT_GE(about.st_blocks * 512, mib(64).count) << "pages that are there";
+  EXPECT_EQ(about.st_nlink, 0u);
+  const std::string path = "/proc/self/fd/" + std::to_string(memory->get());
+  EXPECT_LT(linkat(AT_FDCWD, path.c_str(), mount.get(), "named", AT_SYMLINK_FOLLOW), 0);
 }
 
 std::vector<Arena::Piece> wait_for(Arena& arena, std::size_t count) {
