@@ -138,6 +138,7 @@ class Core::Impl {
   Result<void> take(const MemoryFound& e, Time now, Decisions& out);
   std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
   Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
+  Result<void> take(const HostMemoryComing& e, Time now, Decisions& out);
   Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
   Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
   Result<void> take(const Tick& e, Time now, Decisions& out);
@@ -466,11 +467,22 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   const bool possible = e.resident <= most && e.resident >= client->pinned;
   const auto within = [](Bytes left, Bytes told) { return left.count >= 0 && left <= told; };
   const bool left = within(e.out_left, client->told_out) && within(e.in_left, client->told_in);
-  if (!possible || !left || e.took.count() < 0 || e.kept.count < 0 || e.missing.count < 0) {
+  const bool counted = e.kept.count >= 0 && e.missing.count >= 0 && e.spared.count >= 0;
+  if (!possible || !left || !counted || e.took.count() < 0) {
     return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.memory_moved(*client, e, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const HostMemoryComing& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  if (e.bytes.count < 0) return Error{"less than no host memory is being made"};
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.host_memory(*client, e.bytes, now);
   finish(gpu, now, out);
   return {};
 }

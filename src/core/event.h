@@ -119,6 +119,12 @@ struct MemoryMoved {
   Bytes missing{};   // of what was to be brought in: it will not be
   Bytes out_left{};  // of all SendOuts that are not over
   Bytes in_left{};   // of all BringIns that are not over
+  Bytes spared{};    // of what was moved: it did not have to be copied
+};
+// So much of the host memory that the client's memory may have to leave to is still being made.
+struct HostMemoryComing {
+  ClientId client;
+  Bytes bytes{};
 };
 // SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
 // billed. Memory still takes turns: what is not there cannot run.
@@ -135,6 +141,6 @@ struct Tick {};
 using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
                            TenantRemoved, LimitsChanged, TenantPaused, ClientAdded, ClientGone,
                            WorkRequested, Released, Usage, MemoryChanged, MemoryFound, MemoryMoved,
-                           SchedulingSwitched, ConfigChanged, Tick>;
+                           HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

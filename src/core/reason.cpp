@@ -42,6 +42,12 @@ std::string to_text(const Reason& r) {
     case Why::WaitsForMemory:
       return fmt::format("waits for {} of GPU memory ({} free); next switch {}", to_text(r.bytes),
                          to_text(r.free), in_time(r.wait));
+    case Why::WaitsForHostMemory:
+      return fmt::format(
+          "waits for {} of GPU memory ({} free) until the host memory is there that others move "
+          "to; "
+          "next switch at the latest {}",
+          to_text(r.bytes), to_text(r.free), in_time(r.wait));
     case Why::RoomIsMade:
       return fmt::format("waits for {} of GPU memory ({} free); room is being made",
                          to_text(r.bytes), to_text(r.free));

@@ -16,17 +16,18 @@ enum class Why {
   RunningAlone,
   Stopping,
   Paused,
-  WaitsForTurn,     // others are running; `count` wait before it
-  BudgetSpent,      // `used` of `quota`; again in `wait`
-  OverLimit,        // `used` more than its `count` percent; again in `wait`
-  TenantOverdue,    // another process of the tenant ignores a drop
-  Overdue,          // it ignores a drop itself, since `used`
-  WaitsForMemory,   // `bytes` missing, `free` free; the switch is due in `wait`
-  RoomIsMade,       // `bytes` missing; others are moving out
-  WaitsForHolders,  // `bytes` missing; who holds it is stopping or does not answer
-  MemoryComing,     // `bytes` on their way
-  MemoryCannotFit,  // `bytes` wanted, at most `free` can be made free
-  MoveFailed,       // `bytes` could not be moved; tried again in `wait`
+  WaitsForTurn,        // others are running; `count` wait before it
+  BudgetSpent,         // `used` of `quota`; again in `wait`
+  OverLimit,           // `used` more than its `count` percent; again in `wait`
+  TenantOverdue,       // another process of the tenant ignores a drop
+  Overdue,             // it ignores a drop itself, since `used`
+  WaitsForMemory,      // `bytes` missing, `free` free; the switch is due in `wait`
+  WaitsForHostMemory,  // the same, until what others leave to has been made, `wait` at most
+  RoomIsMade,          // `bytes` missing; others are moving out
+  WaitsForHolders,     // `bytes` missing; who holds it is stopping or does not answer
+  MemoryComing,        // `bytes` on their way
+  MemoryCannotFit,     // `bytes` wanted, at most `free` can be made free
+  MoveFailed,          // `bytes` could not be moved; tried again in `wait`
   SchedulingOff,
   // What is so beside that.
   OverMemoryLimit,         // its tenant has `bytes`, and may have `free`

@@ -9,6 +9,10 @@ constexpr int kGapSearch = 8;    // how far behind the first one looks for who f
 constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
 constexpr Bytes kNothing{0};
 
+// Host memory is made at a tenth of the speed at which memory moves to it. Who would wait for it
+// with an idle GPU may as well run meanwhile, but not for ever.
+constexpr Duration kHostPatience = 30s;
+
 }  // namespace
 
 Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
@@ -79,6 +83,9 @@ void Residency::list(Client& client) {
   const Time before = client.evictable_at;
   const bool busy = client.wants_work && !client.tenant->paused;
   client.evictable_at = client.protected_until;
+  if (client.host_coming > kNothing) {
+    client.evictable_at = std::max(client.evictable_at, *client.host_since + kHostPatience);
+  }
   if (!busy) {
     const Duration patience = client.complete() ? move_time(client.demand) : Duration::zero();
     client.evictable_at = std::min(client.evictable_at, client.idle_since + patience);
@@ -201,6 +208,12 @@ void Residency::found(Client& client, const MemoryFound& what, Time now, Decisio
   if ((client.queued || !was_complete) && client.complete()) complete(client, now, out);
 }
 
+void Residency::host_memory(Client& client, Bytes coming, Time now) {
+  client.host_coming = coming;
+  if (coming > kNothing && !client.host_since) client.host_since = now;
+  list(client);
+}
+
 // Who has more than it may is not protected for longer than it must be to get anything done.
 void Residency::limit_changed(Client& client, Time now) {
   if (!client.share->over_memory_limit()) return;
@@ -215,6 +228,7 @@ Duration Residency::quantum_of(const Client& client) const {
 
 void Residency::protect(Client& client, Bytes bytes, Time now) {
   client.protected_since = now;
+  client.host_since = client.host_coming > kNothing ? std::optional(now) : std::nullopt;
   client.quantum_bytes = bytes;
   client.quantum_peak = client.demand;
   client.protected_until = now + quantum_of(client);
@@ -334,6 +348,7 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
     found.clients.push_back(client);
     found.enough += client->movable();
     found.due = std::max(found.due, at);
+    found.over = std::max(found.over, std::min(at, client->protected_until));
   }
   return found;
 }
@@ -448,6 +463,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
         take(victims, deficit, Why::Rotation, now, out, stop);
       } else {
         rotation_at_ = victims.due;
+        quanta_over_ = victims.over;
       }
     }
     fill_gaps(head, now, out);
@@ -483,10 +499,11 @@ Reason Residency::explain(const Client& client, Time now) const {
             .bytes = missing,
             .free = std::max(kNothing, free())};
   }
-  return {.why = Why::WaitsForMemory,
-          .wait = std::max(Duration::zero(), *rotation_at_ - now),
-          .bytes = missing,
-          .free = std::max(kNothing, free())};
+  return {
+      .why = now < quanta_over_ ? Why::WaitsForMemory : Why::WaitsForHostMemory,
+      .wait = std::max(Duration::zero(), (now < quanta_over_ ? quanta_over_ : *rotation_at_) - now),
+      .bytes = missing,
+      .free = std::max(kNothing, free())};
 }
 
 }  // namespace nvshare::core

@@ -26,7 +26,7 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config);
 // take, and from those whose quantum is over. Until that moment small clients may slip into free
 // room, but they are protected no longer than that, so they never delay it. So once first in the
 // queue a client waits at most one quantum, plus the time in which the others stop and the bytes
-// move.
+// move; and kHostPatience while the host memory that they move to is being made.
 class Residency {
  public:
   Residency(const Config& config, Bytes total) : config_(config), total_(total) {}
@@ -57,6 +57,8 @@ class Residency {
   void found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   // Progress that has been checked.
   void moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
+  // Of what its memory may have to leave to, so much is not there yet.
+  void host_memory(Client& client, Bytes coming, Time now);
   // Its tenant has gone over its memory limit, or is no longer.
   void limit_changed(Client& client, Time now);
   // The client wants to run and its memory is not complete.
@@ -90,6 +92,7 @@ class Residency {
     std::vector<Client*> clients;
     Bytes enough;  // what they can give
     Time due{};    // when the last of them may be taken
+    Time over{};   // when the quanta of all are over
   };
 
   static QueueKey key_of(Client& client) {
@@ -112,7 +115,7 @@ class Residency {
   void watch(Client& client, Time now);
   void unwatch(Client& client);
   void trust_again(Client& client);
-  void measure_link(Bytes moved, Duration took);
+  void measure_link(Bytes moved, Bytes spared, Duration took);
   void set_left(Client& client, Bytes out, Bytes in);
   void rest(Client& client, Time now);
   void rise(Client& client);
@@ -154,6 +157,7 @@ class Residency {
   std::set<EvictKey> evictable_;        // everyone else who does
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
+  Time quanta_over_{};          // from then on only host memory is waited for
   std::set<EvictKey> moving_;   // by when the move must be done
   std::set<EvictKey> resting_;  // by when an order may be tried again
   std::vector<Client*> changed_;

@@ -34,8 +34,9 @@ void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time no
 
 // --- what is reported --------------------------------------------------------------------------
 
-void Residency::measure_link(Bytes moved, Duration took) {
-  if (took <= Duration::zero() || moved < kWorthMeasuring) return;
+// What was not copied says nothing of the link.
+void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
+  if (took <= Duration::zero() || moved < kWorthMeasuring || spared > moved - spared) return;
   const double rate = static_cast<double>(moved.count) * 1e9 / static_cast<double>(took.count());
   const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
   const bool first = !link_;
@@ -47,7 +48,7 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   unlist(client);
   const Bytes out_by = std::max(kNothing, client.resident - how.resident);
   const Bytes in_by = std::max(kNothing, how.resident - client.resident);
-  measure_link(std::max(out_by, in_by), how.took);
+  measure_link(std::max(out_by, in_by), how.spared, how.took);
   trust_again(client);
   const Bytes not_out = client.outgoing - out_by;
   const Bytes not_in = std::max(kNothing, client.incoming - in_by);

@@ -155,6 +155,8 @@ struct Client {
   bool keeps_quantum = false;  // waits for its own growth, before all others: its quantum goes on
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
+  Bytes host_coming{};             // of the host memory that it may have to leave to
+  std::optional<Time> host_since;  // when, in its quantum, that was first so
 
   // Compute.
   Phase phase = Phase::Off;

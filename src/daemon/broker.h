@@ -85,8 +85,8 @@ class Broker {
   // Without one there is no host memory to swap out to. `arena` outlives the broker.
   void set_arena(HostArena& arena) { arena_ = &arena; }
   // A piece is there; the descriptor stays the caller's.
-  void arena_ready(ClientId client, int descriptor, Bytes bytes);
-  void arena_failed(ClientId client, Bytes bytes, std::string_view why);
+  void arena_ready(ClientId client, int descriptor, Bytes bytes, Time now);
+  void arena_failed(ClientId client, Bytes bytes, std::string_view why, Time now);
   // Looks what clients have allocated without asking. Whoever wants to know exactly what they have
   // does this first.
   void settle(Time now);
@@ -113,7 +113,8 @@ class Broker {
 
   static constexpr int kMostClaimedGpus = 16;
   static constexpr std::size_t kMostTenants = 4096;
-  static constexpr Duration kArenaLingers = 2s;    // that nobody needs
+  static constexpr Duration kArenaTaken = 60s;     // by a program, at the latest
+  static constexpr Duration kArenaLingers = 10s;   // that nobody needs
   static constexpr Duration kTenantLingers = 60s;  // what it owes is not forgotten sooner
 
  private:
@@ -172,7 +173,8 @@ class Broker {
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
   ArenaGpu arena_gpu(GpuId gpu) const;
   Bytes arena_left_for(GpuId gpu) const;
-  void fill_arena();
+  void fill_arena(Time now);
+  void tell_what_comes(ClientRecord& client, Time now);
   void ask_for_arena(Time now);
   void tell_arena_need(ClientRecord& client, Bytes bytes);
   void disconnect(const ClientRecord& client, std::string_view why);

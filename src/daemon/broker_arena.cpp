@@ -76,7 +76,7 @@ Bytes Broker::arena_given() const {
 }
 
 // Ahead of need: making a piece takes far longer than moving memory into it.
-void Broker::fill_arena() {
+void Broker::fill_arena(Time now) {
   if (arena_ == nullptr) return;
   Bytes used = arena_used();
   for (const auto& [id, record] : gpus_) {
@@ -94,6 +94,24 @@ void Broker::fill_arena() {
       arena_->make(client_id, more);
     }
   }
+  for (const auto& [id, record] : gpus_) {
+    for (const ClientId client_id : record.clients) tell_what_comes(clients_.at(client_id), now);
+  }
+}
+
+// Until it is ready whoever runs had better run on. What the program itself says is believed for as
+// long as it may take.
+void Broker::tell_what_comes(ClientRecord& client, Time now) {
+  Bytes coming = std::max(Bytes{}, client.arena_made - client.arena);
+  if (now - client.arena_given_at < kArenaTaken) {
+    const auto given = static_cast<std::uint64_t>(client.arena.count);
+    const std::uint64_t untaken = client.page->program.arena_untaken;
+    coming += Bytes{static_cast<std::int64_t>(std::min(untaken, given))};
+  }
+  if (coming == client.arena_coming) return;
+  client.arena_coming = coming;
+  const auto told = step(core::HostMemoryComing{client.id, coming}, now);
+  if (!told) log_.error("host_memory_not_told", {{"reason", told.error().message}});
 }
 
 // Host memory that nobody needs any more goes back to the machine; not at once, for what was needed
@@ -126,7 +144,7 @@ void Broker::tell_arena_need(ClientRecord& client, Bytes bytes) {
   outbox_.send(client.id, message.header);
 }
 
-void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time) {
+void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time now) {
   const Bytes most = std::min(client.arena, client.arena_returnable);
   if (message.bytes > static_cast<std::uint64_t>(most.count)) {
     return disconnect(client, fmt::format("gave back {} bytes of host memory, and was asked for {}",
@@ -137,10 +155,12 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
   client.arena -= bytes;
   client.arena_made -= bytes;
   client.arena_returnable -= bytes;
-  log_.info("host_memory_returned",
-            {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.count}});
+  if (log_.writes(Level::Debug)) {
+    log_.debug("host_memory_returned",
+               {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.count}});
+  }
   // It may be needed again by now.
-  fill_arena();
+  fill_arena(now);
 }
 
 // Its hello could only be guessed from. Believed within the same bounds: who claims much is given
@@ -158,22 +178,26 @@ void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
   client.arena_returnable = kept;  // it may have begun to, for the scheduler before
 }
 
-void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes) {
+void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   client->arena += bytes;
+  client->arena_given_at = now;
   auto message = wire::make<wire::Arena>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
+  // That there is less to come now the core hears with the next sample: the program needs a moment
+  // to say that it has it, and is not ready.
   outbox_.hand_over(id, message.header, descriptor);
 }
 
 // It is tried again with the next sample.
-void Broker::arena_failed(ClientId id, Bytes bytes, std::string_view why) {
+void Broker::arena_failed(ClientId id, Bytes bytes, std::string_view why, Time now) {
   log_.warn("no_host_memory", {{"client", id.value}, {"bytes", bytes.count}, {"reason", why}});
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   rooms_stale_ = true;
   client->arena_made -= std::min(bytes, client->arena_made);
+  tell_what_comes(*client, now);
 }
 
 }  // namespace nvshare::daemon

@@ -7,7 +7,9 @@ namespace {
 
 using Told = TestBroker::Told;
 
-using HostMemoryOfTwo = TwoThatDoNotFit;
+struct HostMemoryOfTwo : TwoThatDoNotFit {
+  HostMemoryOfTwo() : TwoThatDoNotFit(true) {}
+};
 
 TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
   const Bytes over = gib(20) - safe();
@@ -15,25 +17,51 @@ TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
     EXPECT_GE(t.arena.asked[id], over + core::kLargestChunk);
     EXPECT_LE(t.arena.asked[id], over + core::kLargestChunk + mib(256));
   }
-  t.broker.arena_ready(one, 42, gib(1));
+  t.broker.arena_ready(one, 42, gib(1), t.now);
   EXPECT_EQ(t.outbox.handed_over[one], std::vector<int>{42});
   EXPECT_EQ(only<wire::Arena>(one).bytes, static_cast<std::uint64_t>(gib(1).count));
   const Bytes before = t.broker.arena_used();
-  t.broker.arena_failed(two, gib(1), "no memory");
+  t.broker.arena_failed(two, gib(1), "no memory", t.now);
   EXPECT_EQ(t.broker.arena_used(), before - gib(1));
   t.broker.sample(t.now);
   EXPECT_EQ(t.broker.arena_used(), before) << "tried again";
   t.broker.leave(one, t.now);
   EXPECT_LT(t.broker.arena_used(), before);
-  t.broker.arena_ready(one, 42, gib(1));
+  t.broker.arena_ready(one, 42, gib(1), t.now);
   EXPECT_EQ(t.outbox.handed_over[one].size(), 1u) << "it is gone";
+}
+
+// It leaves at link speed then, instead of at the speed at which host memory is made.
+TEST_F(HostMemoryOfTwo, WhoRunsIsLeftAloneUntilItIsReady) {
+  const auto dropped = [this] { return !t.outbox.take<wire::Drop>(one).empty(); };
+  t.pass(2s);  // its quantum is one
+  EXPECT_FALSE(dropped());
+  auto& untaken = t.page_of.at(one)->program.arena_untaken;
+  untaken = static_cast<std::uint64_t>(t.arena.asked[one].count);
+  t.broker.arena_ready(one, 42, t.arena.asked[one], t.now);
+  t.broker.sample(t.now);
+  t.pass(1s);
+  EXPECT_FALSE(dropped()) << "it has it, and has not pinned it yet";
+  untaken = 0;
+  t.broker.sample(t.now);
+  EXPECT_TRUE(dropped());
+}
+
+// What a program says of itself, and cannot be, is not believed.
+TEST_F(HostMemoryOfTwo, IsNotWaitedForForEver) {
+  t.broker.arena_ready(one, 42, t.arena.asked[one], t.now);
+  t.page_of.at(one)->program.arena_untaken = ~std::uint64_t{0};
+  t.broker.sample(t.now);
+  t.pass(40s);
+  EXPECT_FALSE(t.outbox.take<wire::Drop>(one).empty());
 }
 
 class ReturningArena : public HostMemoryOfTwo {
  protected:
+  static constexpr Duration kLong = Broker::kArenaLingers + 1s;
   void SetUp() override {
-    t.broker.arena_ready(one, 42, t.arena.asked[one]);
-    t.broker.arena_ready(two, 42, t.arena.asked[two]);
+    t.broker.arena_ready(one, 42, t.arena.asked[one], t.now);
+    t.broker.arena_ready(two, 42, t.arena.asked[two], t.now);
     t.arena.asked.clear();
   }
   void sample_for(Duration length) {
@@ -52,23 +80,23 @@ class ReturningArena : public HostMemoryOfTwo {
 
 TEST_F(ReturningArena, WhoIsAloneIsAskedForAllOfItAfterAWhile) {
   const Bytes all = has(two);
-  sample_for(5s);
+  sample_for(kLong);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "it is needed";
   t.broker.leave(one, t.now);
   sample_for(1s);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "somebody may come";
-  sample_for(2s);
+  sample_for(kLong);
   EXPECT_EQ(only<wire::ArenaNeed>(two).bytes, 0u);
   EXPECT_EQ(has(two), all) << "it counts until it is back";
   returns(two, gib(1));
   EXPECT_EQ(has(two), all - gib(1));
   EXPECT_EQ(t.broker.arena_used(), all - gib(1));
-  sample_for(3s);
+  sample_for(kLong);
   EXPECT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "what is left is asked for again";
   returns(two, all - gib(1));
   EXPECT_EQ(t.broker.arena_used(), Bytes{});
   t.outbox.take<wire::ArenaNeed>(two);
-  sample_for(5s);
+  sample_for(kLong);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
   EXPECT_TRUE(t.arena.asked.empty()) << "and not made again";
   EXPECT_FALSE(t.gone(two));
@@ -77,10 +105,10 @@ TEST_F(ReturningArena, WhoIsAloneIsAskedForAllOfItAfterAWhile) {
 TEST_F(ReturningArena, ALittleMoreThanNeededStays) {
   const Bytes unit = arena_unit(gib(16));
   t.free(two, unit, unit);
-  sample_for(5s);
+  sample_for(kLong);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
   t.free(two, gib(1), gib(1));
-  sample_for(4s);
+  sample_for(kLong);
   const auto need = t.outbox.take<wire::ArenaNeed>(two);
   ASSERT_FALSE(need.empty());
   EXPECT_LT(need[0].bytes, static_cast<std::uint64_t>(has(two).count));
@@ -89,7 +117,7 @@ TEST_F(ReturningArena, ALittleMoreThanNeededStays) {
 // The need grows while memory is on its way back: it is told first, and made again when it is gone.
 TEST_F(ReturningArena, WhatIsNeededAgainIsMadeAgain) {
   t.broker.leave(one, t.now);
-  sample_for(3s);
+  sample_for(kLong);
   ASSERT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty());
   const ClientId other = t.join(t.tenant("c"));
   EXPECT_EQ(t.ask_movable(other, gib(10)), Told::Wait);
@@ -108,7 +136,7 @@ TEST_F(ReturningArena, NobodyGivesBackWhatHeWasNotAskedFor) {
   returns(one, mib(64));
   EXPECT_TRUE(t.gone(one));
   t.broker.leave(one, t.now);
-  sample_for(3s);
+  sample_for(kLong);
   returns(two, has(two) + Bytes{1});
   EXPECT_TRUE(t.gone(two)) << "more than it has";
 }

@@ -161,7 +161,7 @@ void Broker::sample(Time now) {
   sample_shares(now);
   forget_unused(now);
   fit_oversubscribed(now);
-  fill_arena();
+  fill_arena(now);
   ask_for_arena(now);
   rooms_stale_ = true;  // what the host has left may have changed
   show_rooms();

@@ -196,7 +196,7 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     show_allocated(client.tenant, client.gpu);
     if (view.awaits > Bytes{}) answer(client, message, false);  // otherwise MemoryGiven says so
     follow(std::move(*taken), now);
-    return fill_arena();
+    return fill_arena(now);
   }
   client.beyond += beyond;
   client.allocated += beyond;
@@ -206,7 +206,7 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   follow(std::move(*taken), now);
   // All of it is absent then, and comes in with the rest.
   if (!fits && beyond > Bytes{}) book_change(client, now);
-  if (movable) fill_arena();
+  if (movable) fill_arena(now);
 }
 
 void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
@@ -330,6 +330,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   tenants_.at(client.tenant).moves += moves;
   gpus_.at(client.gpu).moves += moves;
   core::MemoryMoved event{.client = client.id, .resident = booked_resident(client), .took = took};
+  event.spared = std::max(out, in) - std::min(copied, std::max(out, in));
   if (ordered) {
     at->left = std::max(Bytes{}, at->left - (at->out ? out : came));
     if (message.done != 0) {
@@ -338,6 +339,14 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
     }
   }
   for (const MoveOrder& one : client.orders) (one.out ? event.out_left : event.in_left) += one.left;
+  if (log_.writes(Level::Debug)) {
+    log_.debug("moved", {{"client", client.id.value},
+                         {"out", out.count},
+                         {"in", in.count},
+                         {"copied", copied.count},
+                         {"resident", client.resident.count},
+                         {"allocated", client.allocated.count}});
+  }
   const auto taken = step(event, now);
   if (!taken) return disconnect(client, taken.error().message);
   if (client.booked > client.to_book()) book_change(client, now);

@@ -70,12 +70,13 @@ TEST_F(ControlTest, StatusShowsEverything) {
 }
 
 TEST_F(ControlTest, StatusShowsWhereMemoryIs) {
+  t.arena.by_hand = true;
   ASSERT_EQ(t.ask_movable(client, gib(10)), TestBroker::Told::Available);
   ASSERT_TRUE(t.ask(client, gib(1)));
   const ClientId other = t.join(t.tenant("other"));
   ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
   t.want(other);
-  t.broker.arena_ready(other, 1, gib(2));
+  t.broker.arena_ready(other, 1, gib(2), t.now);
   const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
   t.moved(other, in.order, {}, gib(1), false);
   const json status = ask({{"op", "status"}});
@@ -103,7 +104,7 @@ TEST_F(ControlTest, StatusShowsWhatIsOnItsWay) {
   ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
   const ClientId other = t.join(t.tenant("other"));
   ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
-  t.broker.arena_ready(client, 1, gib(8));
+  t.broker.arena_ready(client, 1, gib(8), t.now);
   t.want(other);
   const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
   t.moved(other, in.order, {}, gib(1), false);

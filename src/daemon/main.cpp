@@ -180,9 +180,9 @@ Result<void> Scheduler::make_arena() {
 void Scheduler::hand_out_arena() {
   for (const Arena::Piece& piece : arena_->take()) {
     if (piece.memory) {
-      broker_.arena_ready(piece.client, piece.memory->get(), piece.bytes);
+      broker_.arena_ready(piece.client, piece.memory->get(), piece.bytes, reactor_.now());
     } else {
-      broker_.arena_failed(piece.client, piece.bytes, piece.memory.error().message);
+      broker_.arena_failed(piece.client, piece.bytes, piece.memory.error().message, reactor_.now());
     }
   }
 }

@@ -129,6 +129,8 @@ struct ClientRecord {
   Moves moves;
   Bytes arena{};       // host memory that it was given
   Bytes arena_made{};  // with what is being made for it
+  Time arena_given_at{};
+  Bytes arena_coming{};  // the difference, as the core was told last
   // What it claimed in its hello to have; nothing once it has said how much that really is.
   std::optional<Bytes> arena_claimed;
   std::optional<Bytes> arena_told;       // how much of it is enough, as it was told last

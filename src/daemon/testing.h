@@ -55,14 +55,23 @@ class FakeOutbox final : public Outbox {
   std::set<ClientId> ended;
 };
 
-// Host memory that is there when the test says so.
+// Host memory that is there at once, or when the test says so (Broker::arena_ready).
 class FakeArena final : public HostArena {
  public:
+  explicit FakeArena(std::function<void(ClientId, Bytes)> hand_over)
+      : hand_over_(std::move(hand_over)) {}
   Bytes most() const override { return limit; }
-  void make(ClientId client, Bytes bytes) override { asked[client] += bytes; }
+  void make(ClientId client, Bytes bytes) override {
+    asked[client] += bytes;
+    if (!by_hand) hand_over_(client, bytes);
+  }
 
+  bool by_hand = false;
   Bytes limit = gib(1024);
   std::map<ClientId, Bytes> asked;
+
+ private:
+  std::function<void(ClientId, Bytes)> hand_over_;
 };
 
 // Programs take turns of a second with their memory.
@@ -200,7 +209,7 @@ struct TestBroker {
   Time now{1s};
   std::string lines;
   FakeOutbox outbox;
-  FakeArena arena;
+  FakeArena arena{[this](ClientId id, Bytes bytes) { broker.arena_ready(id, 7, bytes, now); }};
   Log log;
   Broker broker;
   std::vector<std::unique_ptr<wire::Page>> pages;
@@ -211,7 +220,9 @@ struct TestBroker {
 
 // Two clients of 10 GiB on a GPU that can safely hold 14.4.
 struct TwoThatDoNotFit : testing::Test {
-  TwoThatDoNotFit() : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
+  explicit TwoThatDoNotFit(bool arena_by_hand = false)
+      : one(t.join(t.tenant("a"))), two(t.join(t.tenant("b"))) {
+    t.arena.by_hand = arena_by_hand;
     EXPECT_EQ(t.ask_movable(one, gib(10)), TestBroker::Told::Available);
     t.want(one);
     grant = t.granted(one);

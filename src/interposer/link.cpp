@@ -420,6 +420,10 @@ void memory_pinned(Gate& gate, uint64_t bytes) {
   tell(link, message.header);
 }
 
+void arena_untaken(Gate& gate, uint64_t bytes) {
+  if (wire::Page* page = gate.link->page.load()) page->program.arena_untaken = bytes;
+}
+
 void arena_returned(Gate& gate, uint64_t bytes) {
   const KeepErrno keep;
   Link& link = *gate.link;

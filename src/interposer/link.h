@@ -52,6 +52,8 @@ inline void pinned_memory_freed(Gate& gate, uint64_t bytes) {
 // So many that could leave the GPU, and are on it, never will again.
 void memory_pinned(Gate& gate, uint64_t bytes);
 
+// So much host memory has been given and is not ready yet.
+void arena_untaken(Gate& gate, uint64_t bytes);
 // So much host memory has been given back.
 void arena_returned(Gate& gate, uint64_t bytes);
 

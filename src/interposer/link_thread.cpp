@@ -235,7 +235,7 @@ void take(Link& link, const wire::Arena& message, int* descriptor) {
     Lock lock(link.mutex);
     link.arena += message.bytes;
   }
-  swap_add_arena(link.gate, *descriptor, message.bytes);
+  swap_add_arena(link.gate, *descriptor, message.bytes, arena_untaken);
   *descriptor = -1;
 }
 

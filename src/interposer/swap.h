@@ -94,9 +94,11 @@ bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
 uint64_t swap_resident(Gate& gate);
 uint64_t swap_absent(Gate& gate);
 
+// Told how much host memory has been given and cannot be used yet. A lock of the engine is held.
+using SwapTellUntaken = void (*)(Gate& gate, uint64_t bytes);
 // Host memory to swap out to. Mapped, touched and pinned by a thread of its own, ahead of need;
 // takes the descriptor.
-void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes);
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell);
 
 // Told of host memory that is given back; no lock of the engine is held.
 using SwapTellReturned = void (*)(Gate& gate, uint64_t bytes);

@@ -2,8 +2,11 @@
 
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <utility>
 
 #include "interposer/swap_state.h"
 
@@ -12,52 +15,21 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLittle = 10'000'000;
-constexpr int kTouchers = 2;
-constexpr int kMostTakers = 3;
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr int kNice = 10;  // the program has better use for processors than we have
 constexpr const char* kNotThere =
     "host memory that the scheduler gave could not be mapped: this program may not be swapped out "
     "in time (is its address space limited? see ulimit -v)";
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
-// --- pages come in parallel
-
-struct Touch {
-  char* memory;
-  uint64_t bytes;
-  Word* left;
-  bool good;
-};
-
-// Asks the kernel for the pages. A kernel that cannot be asked lets them come when they are pinned;
-// to write to them here would end the process if there were none.
+// Asks the kernel for the pages, a little at a time: while it makes them, what changes the address
+// space must wait, and what waits behind that, such as pinning, keeps the program from the GPU. A
+// kernel that cannot be asked lets them come when they are pinned; to write to them here would end
+// the process if there were none.
 bool populate(char* memory, uint64_t bytes) {
-  if (madvise(memory, bytes, kPopulateWrite) == 0) return true;
-  return errno == EINVAL;
-}
-
-void* touch(void* argument) {
-  Touch& task = *static_cast<Touch*>(argument);
-  task.good = populate(task.memory, task.bytes);
-  Word& left = *task.left;  // the task is gone with the last one
-  if (left.fetch_sub(1) == 1) futex_wake(left, kEveryone);
-  return nullptr;
-}
-
-bool touch_all(char* memory, uint64_t bytes) {
-  Touch tasks[kTouchers];
-  const uint64_t each = (bytes / kTouchers + kPage - 1) / kPage * kPage;
-  int count = 0;
-  for (uint64_t at = 0; at < bytes; at += each) {
-    tasks[count++] = {memory + at, bytes - at < each ? bytes - at : each, nullptr, false};
-  }
-  Word left{static_cast<uint32_t>(count)};
-  for (int i = 0; i < count; ++i) {
-    tasks[i].left = &left;
-    if (i + 1 == count || !start_thread(touch, &tasks[i], "nvshare-arena")) touch(&tasks[i]);
-  }
-  while (const uint32_t seen = left.load()) futex_wait(left, seen);
-  for (int i = 0; i < count; ++i) {
-    if (!tasks[i].good) return false;
+  for (uint64_t at = 0; at < bytes; at += kHugePage) {
+    const uint64_t step = bytes - at < kHugePage ? bytes - at : kHugePage;
+    if (madvise(memory + at, step, kPopulateWrite) != 0) return errno == EINVAL;
   }
   return true;
 }
@@ -94,7 +66,7 @@ Slab* list_slab(Arena& arena, char* memory, uint64_t bytes) {
 }
 
 void add_slab(Space& space, char* memory, uint64_t bytes) {
-  Slab* slab = touch_all(memory, bytes) ? list_slab(space.arena, memory, bytes) : nullptr;
+  Slab* slab = populate(memory, bytes) ? list_slab(space.arena, memory, bytes) : nullptr;
   if (slab == nullptr) {
     return warn_once(kNotThere);
   }
@@ -103,12 +75,22 @@ void add_slab(Space& space, char* memory, uint64_t bytes) {
   space.arena.extents.add_range(space.arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
 }
 
+// The scheduler sees how much is not ready to be used yet.
+void note_untaken(Space& space, uint64_t more, uint64_t less) {
+  Arena& arena = space.arena;
+  const Lock lock(arena.mutex);
+  arena.untaken += more - less;
+  if (arena.tell_untaken != nullptr) arena.tell_untaken(*space.gate, arena.untaken);
+}
+
 // Pinning keeps the program from the GPU: while it runs, and unless somebody waits for the memory,
 // the program gets some time in between (measured: with this it loses two percent meanwhile).
 void add_slabs(Space& space, char* memory, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
     const uint64_t begin = now_ns();
-    add_slab(space, memory + at, bytes - at < kSlabBytes ? bytes - at : kSlabBytes);
+    const uint64_t slab = bytes - at < kSlabBytes ? bytes - at : kSlabBytes;
+    add_slab(space, memory + at, slab);
+    note_untaken(space, 0, slab);
     const bool runs = space.gate->state.load() != kClosed;
     if (runs && !space.arena.hurry.load()) sleep_ns((now_ns() - begin) / 4);
   }
@@ -120,20 +102,23 @@ Segment* next_segment(Arena& arena) {
   if (segment != nullptr) {
     arena.incoming = segment->next;
   } else {
-    arena.takers -= 1;
+    arena.taking = false;
   }
   return segment;
 }
 
-// A few at a time: while the driver pins one, the pages of others come.
+// One thread: while it makes pages nobody pins, and waits with the driver's lock for the address
+// space to be free.
 void* take_segments(void* argument) {
   Space& space = *static_cast<Space*>(argument);
+  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread alone
   while (Segment* segment = next_segment(space.arena)) {
     char* memory = map_segment(*segment);
     close(segment->descriptor);
     if (memory != nullptr) {
-      add_slabs(space, memory, segment->bytes / kPage * kPage);
+      add_slabs(space, memory, segment->bytes);
     } else {
+      note_untaken(space, 0, segment->bytes);
       warn_once(kNotThere);
     }
     unmap_memory(segment, sizeof(Segment));
@@ -146,16 +131,14 @@ void* take_segments(void* argument) {
   return nullptr;
 }
 
-// False when there are enough who take them in already.
+// False when there is who takes them in already.
 bool add_segment(Arena& arena, Segment& segment) {
   const Lock lock(arena.mutex);
   Segment** last = &arena.incoming;
   while (*last != nullptr) last = &(*last)->next;
   *last = &segment;
   arena.pending.fetch_add(1);
-  if (arena.takers == kMostTakers) return false;
-  arena.takers += 1;
-  return true;
+  return !std::exchange(arena.taking, true);
 }
 
 // With the mutex held.
@@ -214,8 +197,9 @@ void arena_wait(Arena& arena) {
   arena.hurry = false;
 }
 
-void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes) {
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell) {
   const KeepErrno keep;
+  bytes = bytes / kPage * kPage;
   Space* space = make_space(gate);
   auto* segment = static_cast<Segment*>(map_memory(sizeof(Segment)));
   if (space == nullptr || segment == nullptr) {
@@ -224,6 +208,11 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes) {
     return warn_once(kNotThere);
   }
   *segment = {descriptor, bytes, nullptr};
+  {
+    const Lock lock(space->arena.mutex);
+    space->arena.tell_untaken = tell;
+  }
+  note_untaken(*space, bytes, 0);
   if (!add_segment(space->arena, *segment)) return;
   space->arena.preparing.fetch_add(1);
   // Without a thread it is done here, however long that takes.

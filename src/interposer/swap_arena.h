@@ -20,9 +20,10 @@ struct HostCopy {
 };
 
 // So much of a segment is pinned, and given back, together, and no piece crosses its end: the
-// driver does not like copies that do. While it pins, nothing of the process gets to the GPU (a
-// gigabyte: 0.2 s), so it is not more.
-inline constexpr uint64_t kSlabBytes = uint64_t{64} << 20;
+// driver does not like copies that do. While it pins, nothing of the process gets to the GPU (at 18
+// GiB/s; 47 of huge pages), so it is no more than what a program that has a kernel or two in its
+// queues does not notice; and no less than what copies at full speed.
+inline constexpr uint64_t kSlabBytes = uint64_t{16} << 20;
 
 struct Slab {
   char* memory = nullptr;  // null: it has been given back, and is only a place for another
@@ -50,9 +51,11 @@ struct Arena {
   uint64_t enough = 0;
   bool returning = false;  // a thread does that
   SwapTellReturned tell_returned = nullptr;
+  uint64_t untaken = 0;  // of what was given, what cannot be used yet
+  SwapTellUntaken tell_untaken = nullptr;
   Word pending{0};  // segments that are on their way
   Segment* incoming = nullptr;
-  int takers = 0;                  // threads that take them in
+  bool taking = false;             // there is a thread that takes them in
   std::atomic<bool> hurry{false};  // somebody waits for them
   Word preparing{0};               // threads that do what is done ahead of need
   Extents extents;

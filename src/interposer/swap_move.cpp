@@ -50,6 +50,7 @@ void Move::report(bool all) {
   const uint64_t bytes = moved_.out + moved_.in;
   if (bytes == 0 || (!all && bytes < kReportBytes)) return;
   const uint64_t now = now_ns();
+  if (!all && moved_.copied < kReportBytes && now - since_ < kReportCheap) return;
   moved_.took = now - since_;
   tell();
   since_ = now;

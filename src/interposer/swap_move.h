@@ -9,6 +9,9 @@ namespace nvshare::interposer {
 
 inline constexpr uint64_t kBatchBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kReportBytes = uint64_t{256} << 20;
+// What need not be copied is gone so fast that who comes in at once would only be in the way: the
+// driver frees and makes memory one after the other.
+inline constexpr uint64_t kReportCheap = 30'000'000;
 
 // One chunk on its way.
 struct Passenger {

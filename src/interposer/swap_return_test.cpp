@@ -9,12 +9,12 @@
 namespace nvshare::interposer {
 namespace {
 
-using SwapReturn = SwapMachine;  // 192 MiB of host memory: three slabs
+using SwapReturn = SwapMachine;  // 192 MiB of host memory: twelve slabs
 
 TEST_F(SwapReturn, WhatHoldsNothingGoesBack) {
-  EXPECT_EQ(return_all_but(100 * kMiB), 64 * kMiB) << "in whole slabs, and never less than enough";
+  EXPECT_EQ(return_all_but(100 * kMiB), 80 * kMiB) << "in whole slabs, and never less than enough";
   EXPECT_EQ(return_all_but(100 * kMiB), 0u);
-  EXPECT_EQ(return_all_but(0), 128 * kMiB);
+  EXPECT_EQ(return_all_but(0), 112 * kMiB);
   EXPECT_FALSE(swap_is_slow_to_end(gate)) << "nothing is pinned any more";
   // And more can come, and is used.
   swap_arena_need(gate, 64 * kMiB, nullptr);
@@ -59,7 +59,7 @@ TEST_F(SwapReturn, CopiesStayWhenThereIsNoSlabToGain) {
   allocate(60 * kMiB, 1);
   EXPECT_TRUE(out_all());
   EXPECT_TRUE(in_all());
-  EXPECT_EQ(return_all_but(129 * kMiB), 0u);
+  EXPECT_EQ(return_all_but(177 * kMiB), 0u);
   EXPECT_TRUE(out_all());
   EXPECT_EQ(last.copied, 0u) << "the host had it";
   EXPECT_TRUE(in_all());
@@ -75,6 +75,7 @@ TEST_F(SwapReturn, WhatTheDriverDoesNotUnpinStays) {
 
 // While it comes and goes, moves find what was promised.
 TEST_F(SwapReturn, MovesAlwaysFindWhatIsEnough) {
+  gate.state = kClosed;  // otherwise it takes its time
   allocate(40 * kMiB, 1);
   allocate(20 * kMiB, 2);
   for (int round = 0; round < 10; ++round) {

@@ -183,6 +183,19 @@ TEST_F(Swap, CopiesOfWhatIsHereMakeRoomForOthers) {
   check_contents();
 }
 
+// The scheduler takes nothing from a program that has nowhere to put it yet.
+TEST_F(Swap, SaysHowMuchHostMemoryIsNotReadyYet) {
+  static std::atomic<uint64_t> most{0};
+  static std::atomic<uint64_t> latest{1};
+  add_arena(40 * kMiB, [](Gate&, uint64_t bytes) {
+    if (bytes > most.load()) most = bytes;
+    latest = bytes;
+  });
+  EXPECT_EQ(most.load(), 40 * kMiB) << "before anybody could think otherwise";
+  wait_for_arena();
+  EXPECT_EQ(latest.load(), 0u);
+}
+
 TEST_F(Swap, WaitsForHostMemoryThatIsOnItsWay) {
   for (int i = 0; i < 4; ++i) allocate(60 * kMiB, 1 + i);
   space_of(gate)->arena.pending.fetch_add(1);

@@ -50,6 +50,9 @@ struct Page {
     Word holds;        // how often
     Word waiting;      // threads that wait at the gate now
     Word allocated;    // bytes
+    // Host memory that it was given and that is not ready to be used yet; an older program does not
+    // say.
+    Word arena_untaken;
   };
   alignas(256) FromProgram program;
 

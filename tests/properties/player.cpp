@@ -317,8 +317,10 @@ void Player::move_memory() {
 void Player::change_settings() {
   switch (dice_.below(4)) {
     case 0:
-    case 1:
       tell(SchedulingSwitched{dice_.one_in(2)});
+      return;
+    case 1:
+      tell(HostMemoryComing{some_client(), dice_.one_in(2) ? Bytes{} : some_bytes()});
       return;
     default:
       Config config = random_config(dice_);
@@ -357,6 +359,7 @@ Event Player::nonsense() {
     case 9:
       if (dice_.one_in(2)) return MemoryMoved{client, {wild}, Duration{other}};
       if (dice_.one_in(2)) return MemoryMoved{client, {}, {}, {}, {}, {wild}, {other}};
+      if (dice_.one_in(2)) return HostMemoryComing{client, {wild}};
       return MemoryMoved{client, {}, {}, {wild}, {other}};
     case 10: {
       Config config = config_;

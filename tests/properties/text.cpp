@@ -67,9 +67,12 @@ struct EventText {
   std::string operator()(const MemoryMoved& e) const {
     return fmt::format(
         "MemoryMoved client={} resident={} took={}ns kept={} missing={} "
-        "out_left={} in_left={}",
+        "out_left={} in_left={} spared={}",
         e.client.value, e.resident.count, e.took.count(), e.kept.count, e.missing.count,
-        e.out_left.count, e.in_left.count);
+        e.out_left.count, e.in_left.count, e.spared.count);
+  }
+  std::string operator()(const HostMemoryComing& e) const {
+    return fmt::format("HostMemoryComing client={} bytes={}", e.client.value, e.bytes.count);
   }
   std::string operator()(const SchedulingSwitched& e) const {
     return fmt::format("SchedulingSwitched on={}", e.on);

@@ -148,13 +148,13 @@ void SwapMachine::TearDown() {
   swap_reset_after_fork();
 }
 
-int SwapMachine::add_arena(uint64_t bytes) {
+int SwapMachine::add_arena(uint64_t bytes, SwapTellUntaken tell) {
   static int descriptor = -1;
   if (descriptor >= 0) close(descriptor);
   descriptor = memfd_create("arena", MFD_CLOEXEC);
   EXPECT_EQ(ftruncate(descriptor, static_cast<off_t>(bytes)), 0);
   arena_ += bytes;
-  swap_add_arena(gate, dup(descriptor), bytes);
+  swap_add_arena(gate, dup(descriptor), bytes, tell);
   return descriptor;
 }
 
