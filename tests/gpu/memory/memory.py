@@ -144,7 +144,9 @@ class Memory:
         launches = int(32 / SPEED / known["launch_s"])
         jobs = {f"server{i}": job(self.bench, "infer", 80, launches) for i in range(2)}
         shared = Sharing(self.bench, jobs, fixed(5), 160)
-        outs = {name: shared.moves.outs(name) for name in jobs}
+        # What leaves before a job has begun is no switch.
+        outs = {name: [one for one in shared.moves.outs(name) if one["until"] > begin]
+                for name, begin in zip(jobs, shared.first_progress())}
         # The host has nothing yet when memory leaves for the first time.
         later = [one for all_of_it in outs.values() for one in all_of_it[1:]]
         entry = {"name": "inference", "sizes_gib": [80, 80], "quantum_s": 5 / SPEED, "launches": launches,
@@ -215,8 +217,21 @@ class Memory:
                 "ratio": round(ratio, 3), "limit": 1.2, "ok": ratio <= 1.2}
 
 
+def touch_host_memory():
+    """A virtual machine gets each page of its memory from its host when it is first touched, at a tenth of the
+    speed of later; whoever comes first after it was started would measure that."""
+    available = int(next(line for line in open("/proc/meminfo") if line.startswith("MemAvailable")).split()[1]) << 10
+    each = available // 2 // (os.cpu_count() or 1) >> 21 << 21
+    populate = f"import mmap; mmap.mmap(-1, {each}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).madvise(23)"
+    touching = [subprocess.Popen([sys.executable, "-c", populate]) for _ in range(os.cpu_count() or 1)]
+    for one in touching:
+        one.wait()
+
+
 def main(words):
     build, out, *wanted = words
+    if SCALE == 1:
+        touch_host_memory()
     memory = Memory(Bench("memory", build, out))
     sections = {
         "link": (40, memory.link),
