@@ -480,9 +480,9 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const HostMemoryComing& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  if (e.bytes.count < 0) return Error{"less than no host memory is being made"};
+  if (e.bytes.count < 0 || e.ready.count < 0) return Error{"less than no host memory"};
   Gpu& gpu = gpus_.at(client->gpu);
-  gpu.host_memory(*client, e.bytes, now);
+  gpu.host_memory(*client, e.bytes, e.ready);
   finish(gpu, now, out);
   return {};
 }

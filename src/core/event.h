@@ -121,10 +121,12 @@ struct MemoryMoved {
   Bytes in_left{};   // of all BringIns that are not over
   Bytes spared{};    // of what was moved: it did not have to be copied
 };
-// So much of the host memory that the client's memory may have to leave to is still being made.
+// Of the host memory that the client's memory may have to leave to, so much is still being made,
+// and so much is ready.
 struct HostMemoryComing {
   ClientId client;
   Bytes bytes{};
+  Bytes ready{};
 };
 // SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
 // billed. Memory still takes turns: what is not there cannot run.

@@ -39,8 +39,8 @@ class Gpu {
   void memory_changed(Client& client, const MemoryChanged& to, Time now, Decisions& out);
   void memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   void memory_moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
-  void host_memory(Client& client, Bytes coming, Time now) {
-    residency_.host_memory(client, coming, now);
+  void host_memory(Client& client, Bytes coming, Bytes ready) {
+    residency_.host_memory(client, coming, ready);
   }
   void config_changed() { residency_.config_changed(); }
   void overhead_measured(Bytes overhead, std::optional<int> processes) {

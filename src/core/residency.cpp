@@ -9,8 +9,13 @@ constexpr int kGapSearch = 8;    // how far behind the first one looks for who f
 constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
 constexpr Bytes kNothing{0};
 
-// Host memory is made at a tenth of the speed at which memory moves to it. Who would wait for it
-// with an idle GPU may as well run meanwhile, but not for ever.
+bool is_busy(const Client& client) {
+  return client.wants_work && !client.tenant->paused;
+}
+
+// Who would wait with an idle GPU for host memory that is being made may as well let others run
+// meanwhile: for as long as it should take, and not for ever.
+constexpr Bytes kSlowestHost = mib(512);  // in a second
 constexpr Duration kHostPatience = 30s;
 
 }  // namespace
@@ -81,16 +86,12 @@ void Residency::list(Client& client) {
     return;
   }
   const Time before = client.evictable_at;
-  const bool busy = client.wants_work && !client.tenant->paused;
   client.evictable_at = client.protected_until;
-  if (client.host_coming > kNothing) {
-    client.evictable_at = std::max(client.evictable_at, *client.host_since + kHostPatience);
-  }
-  if (!busy) {
+  if (!is_busy(client)) {
     const Duration patience = client.complete() ? move_time(client.demand) : Duration::zero();
     client.evictable_at = std::min(client.evictable_at, client.idle_since + patience);
   }
-  stale_ |= !known || client.evictable_at < before;
+  stale_ |= !known || client.evictable_at < before || client.host_coming > kNothing;
   client.known_evictable = true;
   evictable_.emplace(client.evictable_at, client.seq, &client);
 }
@@ -117,6 +118,7 @@ void Residency::dequeue(Client& client) {
   unlist(client);
   queue_.erase(key_of(client));
   client.queued = false;
+  client.host_until.reset();
   stale_ = true;
 }
 
@@ -208,10 +210,11 @@ void Residency::found(Client& client, const MemoryFound& what, Time now, Decisio
   if ((client.queued || !was_complete) && client.complete()) complete(client, now, out);
 }
 
-void Residency::host_memory(Client& client, Bytes coming, Time now) {
+void Residency::host_memory(Client& client, Bytes coming, Bytes ready) {
   client.host_coming = coming;
-  if (coming > kNothing && !client.host_since) client.host_since = now;
-  list(client);
+  client.host_ready = ready;
+  client.host_doubted = client.host_doubted && coming > kNothing;
+  stale_ = true;
 }
 
 // Who has more than it may is not protected for longer than it must be to get anything done.
@@ -228,7 +231,6 @@ Duration Residency::quantum_of(const Client& client) const {
 
 void Residency::protect(Client& client, Bytes bytes, Time now) {
   client.protected_since = now;
-  client.host_since = client.host_coming > kNothing ? std::optional(now) : std::nullopt;
   client.quantum_bytes = bytes;
   client.quantum_peak = client.demand;
   client.protected_until = now + quantum_of(client);
@@ -348,9 +350,47 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
     found.clients.push_back(client);
     found.enough += client->movable();
     found.due = std::max(found.due, at);
-    found.over = std::max(found.over, std::min(at, client->protected_until));
   }
   return found;
+}
+
+// Whether it runs, and would leave at the speed at which host memory is made. A moment without work
+// is not the end of its running.
+bool Residency::needs_host(const Client& client, Bytes bytes, Time now) const {
+  if (client.queued || client.host_doubted || client.share->over_memory_limit()) return false;
+  const bool runs = is_busy(client) || now < client.idle_since + move_time(client.demand);
+  return runs && client.host_coming > kNothing && bytes > client.host_ready;
+}
+
+// Until when the first in the queue waits for the host memory of those who make room for it. Once,
+// however many they are; and who has kept it waiting in vain is not believed again before all that
+// it was given is ready.
+std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victims, Bytes deficit,
+                                             Time now) {
+  Bytes coming{};
+  std::vector<Client*> late;
+  for (Client* client : victims.clients) {
+    const Bytes bytes = std::min(client->movable(), deficit);
+    deficit -= bytes;
+    if (!needs_host(*client, bytes, now)) continue;
+    coming += client->host_coming;
+    late.push_back(client);
+  }
+  if (late.empty()) return std::nullopt;
+  if (!head.host_until) {
+    const Duration should_take = 1s * (coming.count / kSlowestHost.count + 1);
+    head.host_until = now + std::min(kHostPatience, should_take);
+  }
+  if (now < *head.host_until) {
+    Time until = *head.host_until;
+    for (const Client* client : late) {
+      if (!is_busy(*client))
+        until = std::min(until, client->idle_since + move_time(client->demand));
+    }
+    return until;
+  }
+  for (Client* client : late) client->host_doubted = true;
+  return std::nullopt;
 }
 
 void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
@@ -440,6 +480,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   if (!stale_ && (!rotation_at_ || now < *rotation_at_)) return;
   stale_ = false;
   rotation_at_.reset();
+  waits_for_host_ = false;
   relieve_pressure(now, out, stop);
   for (auto it = queue_.begin(); it != queue_.end();) {
     Client& head = *std::get<2>(*it++);
@@ -460,10 +501,11 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
       if (victims.enough < deficit) {
         // Somebody is still stopping or moving; what they report brings us back here.
       } else if (victims.due <= now) {
-        take(victims, deficit, Why::Rotation, now, out, stop);
+        rotation_at_ = wait_for_host(head, victims, deficit, now);
+        waits_for_host_ = rotation_at_.has_value();
+        if (!rotation_at_) take(victims, deficit, Why::Rotation, now, out, stop);
       } else {
         rotation_at_ = victims.due;
-        quanta_over_ = victims.over;
       }
     }
     fill_gaps(head, now, out);
@@ -499,11 +541,10 @@ Reason Residency::explain(const Client& client, Time now) const {
             .bytes = missing,
             .free = std::max(kNothing, free())};
   }
-  return {
-      .why = now < quanta_over_ ? Why::WaitsForMemory : Why::WaitsForHostMemory,
-      .wait = std::max(Duration::zero(), (now < quanta_over_ ? quanta_over_ : *rotation_at_) - now),
-      .bytes = missing,
-      .free = std::max(kNothing, free())};
+  return {.why = waits_for_host_ ? Why::WaitsForHostMemory : Why::WaitsForMemory,
+          .wait = std::max(Duration::zero(), *rotation_at_ - now),
+          .bytes = missing,
+          .free = std::max(kNothing, free())};
 }
 
 }  // namespace nvshare::core

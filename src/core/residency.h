@@ -26,7 +26,7 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config);
 // take, and from those whose quantum is over. Until that moment small clients may slip into free
 // room, but they are protected no longer than that, so they never delay it. So once first in the
 // queue a client waits at most one quantum, plus the time in which the others stop and the bytes
-// move; and kHostPatience while the host memory that they move to is being made.
+// move; and, once, at most kHostPatience while the host memory that they move to is being made.
 class Residency {
  public:
   Residency(const Config& config, Bytes total) : config_(config), total_(total) {}
@@ -35,7 +35,9 @@ class Residency {
   Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_; }
   Bytes resident() const { return resident_; }
   Bytes incoming() const { return incoming_; }
-  Bytes link_per_second() const { return link_.value_or(config_.link_per_second); }
+  Bytes link_per_second() const {
+    return link_.value_or(std::max(link_guess_, config_.link_per_second));
+  }
   std::size_t waiting() const { return queue_.size(); }
 
   void set_overhead(Bytes overhead, std::optional<int> processes) {
@@ -57,8 +59,8 @@ class Residency {
   void found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   // Progress that has been checked.
   void moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
-  // Of what its memory may have to leave to, so much is not there yet.
-  void host_memory(Client& client, Bytes coming, Time now);
+  // What there is, and is not yet, of the host memory that its memory may have to leave to.
+  void host_memory(Client& client, Bytes coming, Bytes ready);
   // Its tenant has gone over its memory limit, or is no longer.
   void limit_changed(Client& client, Time now);
   // The client wants to run and its memory is not complete.
@@ -92,7 +94,6 @@ class Residency {
     std::vector<Client*> clients;
     Bytes enough;  // what they can give
     Time due{};    // when the last of them may be taken
-    Time over{};   // when the quanta of all are over
   };
 
   static QueueKey key_of(Client& client) {
@@ -116,6 +117,8 @@ class Residency {
   void unwatch(Client& client);
   void trust_again(Client& client);
   void measure_link(Bytes moved, Bytes spared, Duration took);
+  bool needs_host(const Client& client, Bytes bytes, Time now) const;
+  std::optional<Time> wait_for_host(Client& head, const Victims& victims, Bytes deficit, Time now);
   void set_left(Client& client, Bytes out, Bytes in);
   void rest(Client& client, Time now);
   void rise(Client& client);
@@ -144,6 +147,7 @@ class Residency {
   std::optional<Bytes> overhead_;
   int measured_processes_ = 0;  // that were there then
   std::optional<Bytes> link_;   // measured
+  Bytes link_guess_{};          // from moves that copied nothing, until then
   int processes_ = 0;
   Bytes resident_;
   Bytes incoming_;
@@ -157,9 +161,9 @@ class Residency {
   std::set<EvictKey> evictable_;        // everyone else who does
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
-  Time quanta_over_{};          // from then on only host memory is waited for
-  std::set<EvictKey> moving_;   // by when the move must be done
-  std::set<EvictKey> resting_;  // by when an order may be tried again
+  bool waits_for_host_ = false;  // and for nothing else
+  std::set<EvictKey> moving_;    // by when the move must be done
+  std::set<EvictKey> resting_;   // by when an order may be tried again
   std::vector<Client*> changed_;
 };
 

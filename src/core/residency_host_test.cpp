@@ -39,19 +39,74 @@ TEST_F(HostMemory, WhileItsQuantumLastsNothingIsWaitedForButThat) {
 
 TEST_F(HostMemory, NobodyWaitsForItForEver) {
   t.pass(50s);
-  comes(gib(10));
-  EXPECT_TRUE(only<Drop>(t.pass(29s)).empty());
+  comes(gib(100));
+  EXPECT_TRUE(only<Drop>(t.pass(39s)).empty());
   EXPECT_EQ(only<Drop>(t.pass(1s)).size(), 1u);
 }
 
+TEST_F(HostMemory, ALittleIsWaitedForALittle) {
+  t.pass(50s);
+  comes(mib(100));
+  EXPECT_EQ(only<Drop>(t.pass(11s)).size(), 1u);
+}
+
+TEST_F(HostMemory, WhatIsReadyIsEnoughForWhatMustLeave) {
+  t.pass(50s);
+  t.step(HostMemoryComing{ClientId{1}, gib(2), gib(10)});
+  EXPECT_EQ(only<Drop>(t.pass(10s)).size(), 1u);
+}
+
 TEST_F(HostMemory, WhoNeedsMoreAgainAndAgainGainsNothing) {
-  for (int i = 0; i < 50; ++i) {
+  t.pass(59s);
+  for (int i = 0; i < 20; ++i) {
     comes(gib(10));
     EXPECT_TRUE(only<Drop>(t.pass(1s)).empty());
-    comes({});
   }
+  comes(gib(100));
+  EXPECT_EQ(only<Drop>(t.pass(2s)).size(), 1u) << "21 s after its quantum";
+}
+
+// It may also not be true.
+TEST_F(HostMemory, WhoIsWaitedForInVainIsNotBelievedAgain) {
+  t.pass(50s);
   comes(gib(10));
-  EXPECT_EQ(only<Drop>(t.pass(10s)).size(), 1u);
+  t.pass(31s);
+  t.obey(t.release(1, 81s));
+  ASSERT_EQ(t.state(2), ClientState::Running);
+  t.pass(60s);
+  t.obey(t.release(2, 60s));
+  ASSERT_EQ(t.state(1), ClientState::Running);
+  comes(gib(9));
+  EXPECT_EQ(only<Drop>(t.pass(60s)).size(), 1u);
+}
+
+TEST_F(HostMemory, WhoIsOverItsLimitIsNotWaitedFor) {
+  t.pass(1s);
+  comes(gib(10));
+  const Limits less{.core_percent = 100, .memory = gib(1)};
+  EXPECT_EQ(only<Drop>(t.step(LimitsChanged{TenantId{1}, less})).size(), 1u);
+}
+
+// However many make room, one after the other: who waits for them waits once.
+TEST(HostMemoryOfSeveral, IsWaitedForOnce) {
+  TestCore t(fixed_quantum());
+  t.gpu(0);
+  for (int id = 1; id <= 3; ++id) {
+    t.client(id);
+    t.allocate(id, gib(4));
+    t.want(id);
+  }
+  t.client(4);
+  t.allocate(4, gib(13));
+  t.want(4);
+  const auto comes = [&t](int id, Bytes bytes) {
+    return t.step(HostMemoryComing{TestCore::cid(id), bytes});
+  };
+  comes(1, gib(100));
+  EXPECT_TRUE(only<Drop>(t.pass(89s)).empty());
+  comes(2, gib(100));
+  comes(1, {});
+  EXPECT_FALSE(only<Drop>(t.pass(1s)).empty());
 }
 
 // A program that waits for something else for a moment is not idle.

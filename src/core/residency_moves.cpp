@@ -8,6 +8,7 @@ namespace nvshare::core {
 namespace {
 
 constexpr Bytes kWorthMeasuring = mib(16);
+constexpr Bytes kFastestGuess = gib(25);  // in a second
 constexpr Duration kFirstRest = 100ms;
 constexpr Duration kLongestRest = 1s;
 constexpr Bytes kNothing{0};
@@ -34,13 +35,23 @@ void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time no
 
 // --- what is reported --------------------------------------------------------------------------
 
-// What was not copied says nothing of the link.
+// What was not copied says nothing of the link, but while nothing is known of it, more than a
+// careful guess does.
 void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
-  if (took <= Duration::zero() || moved < kWorthMeasuring || spared > moved - spared) return;
-  const double rate = static_cast<double>(moved.count) * 1e9 / static_cast<double>(took.count());
-  const Bytes seen{static_cast<std::int64_t>(std::clamp(rate, 1e6, 1e15))};
+  const Bytes copied = moved - std::min(spared, moved);
+  if (took <= Duration::zero() || moved < kWorthMeasuring) return;
+  const double rate = 1e9 / static_cast<double>(took.count());
+  const auto seen = [rate](Bytes bytes, double most) {
+    const double speed = std::clamp(static_cast<double>(bytes.count) * rate, 1e6, most);
+    return Bytes{static_cast<std::int64_t>(speed)};
+  };
   const bool first = !link_;
-  link_ = first ? seen : Bytes{(link_->count / 4 * 3) + seen.count / 4};
+  if (copied >= kWorthMeasuring && copied >= spared) {
+    const Bytes speed = seen(copied, 1e15);
+    link_ = first ? speed : Bytes{(link_->count / 4 * 3) + speed.count / 4};
+  } else if (first) {
+    link_guess_ = seen(moved, static_cast<double>(kFastestGuess.count));
+  }
   if (first) replace_guessed_quanta();
 }
 

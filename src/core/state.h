@@ -155,8 +155,11 @@ struct Client {
   bool keeps_quantum = false;  // waits for its own growth, before all others: its quantum goes on
   std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
   Time idle_since{};
-  Bytes host_coming{};             // of the host memory that it may have to leave to
-  std::optional<Time> host_since;  // when, in its quantum, that was first so
+  // Of the host memory that it may have to leave to.
+  Bytes host_coming{};
+  Bytes host_ready{};
+  bool host_doubted = false;       // it has been waited for, and did not come
+  std::optional<Time> host_until;  // as first in the queue it waits no longer for that of others
 
   // Compute.
   Phase phase = Phase::Off;

@@ -70,6 +70,9 @@ TEST(HostMemory, IsMadeOfHugePagesWhereThatIsAllowed) {
   EXPECT_EQ(about.st_size, mib(64).count);
   EXPECT_GE(about.st_blocks * 512, mib(64).count) << "pages that are there";
   EXPECT_EQ(about.st_nlink, 0u);
+  if (std::ifstream("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").good()) {
+    EXPECT_EQ(about.st_blksize, mib(2).count) << "the size of its pages";
+  }
   const std::string path = "/proc/self/fd/" + std::to_string(memory->get());
   EXPECT_LT(linkat(AT_FDCWD, path.c_str(), mount.get(), "named", AT_SYMLINK_FOLLOW), 0);
 }

@@ -113,7 +113,8 @@ class Broker {
 
   static constexpr int kMostClaimedGpus = 16;
   static constexpr std::size_t kMostTenants = 4096;
-  static constexpr Duration kArenaTaken = 60s;     // by a program, at the latest
+  static constexpr Duration kArenaNoticed = 1s;    // by a program that it was given to
+  static constexpr Duration kArenaTaken = 60s;     // in by it, at the latest
   static constexpr Duration kArenaLingers = 10s;   // that nobody needs
   static constexpr Duration kTenantLingers = 60s;  // what it owes is not forgotten sooner
 

@@ -99,18 +99,28 @@ void Broker::fill_arena(Time now) {
   }
 }
 
-// Until it is ready whoever runs had better run on. What the program itself says is believed for as
-// long as it may take.
+// Until it is ready whoever runs had better run on. A program that was given some needs a moment to
+// say that it has it; what it says of what it was given long ago is not believed.
 void Broker::tell_what_comes(ClientRecord& client, Time now) {
-  Bytes coming = std::max(Bytes{}, client.arena_made - client.arena);
-  if (now - client.arena_given_at < kArenaTaken) {
-    const auto given = static_cast<std::uint64_t>(client.arena.count);
-    const std::uint64_t untaken = client.page->program.arena_untaken;
-    coming += Bytes{static_cast<std::int64_t>(std::min(untaken, given))};
+  while (!client.arena_given.empty() && now - client.arena_given.front().at >= kArenaTaken) {
+    client.arena_given.pop_front();
   }
-  if (coming == client.arena_coming) return;
+  Bytes lately{};
+  Bytes just_now{};
+  for (const GivenArena& one : client.arena_given) {
+    lately += one.bytes;
+    if (now - one.at < kArenaNoticed) just_now += one.bytes;
+  }
+  const std::uint64_t said = client.page->program.arena_untaken;
+  const auto most = static_cast<std::uint64_t>(std::min(lately, client.arena).count);
+  const Bytes untaken{static_cast<std::int64_t>(std::min(said, most))};
+  const Bytes not_ready = std::min(std::max(untaken, just_now), client.arena);
+  const Bytes coming = std::max(Bytes{}, client.arena_made - client.arena) + not_ready;
+  const Bytes ready = client.arena - not_ready;
+  if (coming == client.arena_coming && ready == client.arena_ready) return;
   client.arena_coming = coming;
-  const auto told = step(core::HostMemoryComing{client.id, coming}, now);
+  client.arena_ready = ready;
+  const auto told = step(core::HostMemoryComing{client.id, coming, ready}, now);
   if (!told) log_.error("host_memory_not_told", {{"reason", told.error().message}});
 }
 
@@ -182,11 +192,9 @@ void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   client->arena += bytes;
-  client->arena_given_at = now;
+  client->arena_given.push_back({now, bytes});
   auto message = wire::make<wire::Arena>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
-  // That there is less to come now the core hears with the next sample: the program needs a moment
-  // to say that it has it, and is not ready.
   outbox_.hand_over(id, message.header, descriptor);
 }
 

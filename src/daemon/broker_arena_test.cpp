@@ -32,28 +32,50 @@ TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
 }
 
 // It leaves at link speed then, instead of at the speed at which host memory is made.
-TEST_F(HostMemoryOfTwo, WhoRunsIsLeftAloneUntilItIsReady) {
-  const auto dropped = [this] { return !t.outbox.take<wire::Drop>(one).empty(); };
+struct WaitingForHostMemory : HostMemoryOfTwo {
+  bool dropped() { return !t.outbox.take<wire::Drop>(one).empty(); }
+  void give_all() {
+    const Bytes all = t.arena.asked[one] - t.broker.clients().at(one).arena;
+    t.broker.arena_ready(one, 42, all, t.now);
+  }
+  void sample_later(Duration after) {
+    t.pass(after);
+    t.broker.sample(t.now);
+  }
+  wire::Word& untaken() { return t.page_of.at(one)->program.arena_untaken; }
+};
+
+TEST_F(WaitingForHostMemory, WhoRunsIsLeftAloneUntilItIsReady) {
   t.pass(2s);  // its quantum is one
   EXPECT_FALSE(dropped());
-  auto& untaken = t.page_of.at(one)->program.arena_untaken;
-  untaken = static_cast<std::uint64_t>(t.arena.asked[one].count);
-  t.broker.arena_ready(one, 42, t.arena.asked[one], t.now);
-  t.broker.sample(t.now);
-  t.pass(1s);
+  untaken() = static_cast<std::uint64_t>(t.arena.asked[one].count);
+  give_all();
+  sample_later(2s);
   EXPECT_FALSE(dropped()) << "it has it, and has not pinned it yet";
-  untaken = 0;
+  untaken() = 0;
+  sample_later(1s);
+  EXPECT_TRUE(dropped());
+}
+
+TEST_F(WaitingForHostMemory, AProgramNeedsAMomentToSayThatItHasIt) {
+  t.pass(2s);
+  give_all();
   t.broker.sample(t.now);
+  EXPECT_FALSE(dropped());
+  sample_later(1s);
   EXPECT_TRUE(dropped());
 }
 
 // What a program says of itself, and cannot be, is not believed.
-TEST_F(HostMemoryOfTwo, IsNotWaitedForForEver) {
-  t.broker.arena_ready(one, 42, t.arena.asked[one], t.now);
-  t.page_of.at(one)->program.arena_untaken = ~std::uint64_t{0};
-  t.broker.sample(t.now);
-  t.pass(40s);
-  EXPECT_FALSE(t.outbox.take<wire::Drop>(one).empty());
+TEST_F(WaitingForHostMemory, MoreThanItWasGivenOfLateIsNotBelieved) {
+  untaken() = ~std::uint64_t{0};
+  t.broker.arena_ready(one, 42, gib(1), t.now);
+  sample_later(2s);
+  EXPECT_EQ(t.broker.clients().at(one).arena_coming, t.arena.asked[one]);
+  give_all();
+  sample_later(Broker::kArenaTaken);
+  EXPECT_EQ(t.broker.clients().at(one).arena_coming, Bytes{});
+  EXPECT_EQ(t.broker.clients().at(one).arena_ready, t.arena.asked[one]);
 }
 
 class ReturningArena : public HostMemoryOfTwo {

@@ -100,6 +100,12 @@ struct CreditRecord {
   Bytes left{};  // when it was last looked at; the client has as much more as there is less now
 };
 
+// Host memory that was handed over.
+struct GivenArena {
+  Time at{};
+  Bytes bytes{};
+};
+
 struct ClientRecord {
   ClientId id;
   TenantId tenant;
@@ -127,10 +133,12 @@ struct ClientRecord {
   std::deque<WaitingRequest> waiting;
   Bytes awaited{};  // of allocated: all that is waiting
   Moves moves;
-  Bytes arena{};       // host memory that it was given
-  Bytes arena_made{};  // with what is being made for it
-  Time arena_given_at{};
-  Bytes arena_coming{};  // the difference, as the core was told last
+  Bytes arena{};                       // host memory that it was given
+  Bytes arena_made{};                  // with what is being made for it
+  std::deque<GivenArena> arena_given;  // of late
+  // What the core was told last: being made or not ready yet, and ready.
+  Bytes arena_coming{};
+  Bytes arena_ready{};
   // What it claimed in its hello to have; nothing once it has said how much that really is.
   std::optional<Bytes> arena_claimed;
   std::optional<Bytes> arena_told;       // how much of it is enough, as it was told last

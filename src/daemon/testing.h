@@ -209,7 +209,10 @@ struct TestBroker {
   Time now{1s};
   std::string lines;
   FakeOutbox outbox;
-  FakeArena arena{[this](ClientId id, Bytes bytes) { broker.arena_ready(id, 7, bytes, now); }};
+  // As if it had been given a while ago.
+  FakeArena arena{[this](ClientId id, Bytes bytes) {
+    broker.arena_ready(id, 7, bytes, now - Broker::kArenaNoticed);
+  }};
   Log log;
   Broker broker;
   std::vector<std::unique_ptr<wire::Page>> pages;

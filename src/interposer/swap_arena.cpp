@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,7 +15,6 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLittle = 10'000'000;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-constexpr int kNice = 10;  // the program has better use for processors than we have
 constexpr const char* kNotThere =
     "host memory that the scheduler gave could not be mapped: this program may not be swapped out "
     "in time (is its address space limited? see ulimit -v)";
@@ -111,7 +109,6 @@ Segment* next_segment(Arena& arena) {
 // space to be free.
 void* take_segments(void* argument) {
   Space& space = *static_cast<Space*>(argument);
-  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread alone
   while (Segment* segment = next_segment(space.arena)) {
     char* memory = map_segment(*segment);
     close(segment->descriptor);

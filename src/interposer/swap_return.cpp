@@ -11,7 +11,8 @@
 namespace nvshare::interposer {
 namespace {
 
-constexpr uint64_t kRests = 9;  // times as long as it works
+constexpr uint64_t kRests = 9;                 // times as long as it works
+constexpr uint64_t kLongestRest = 50'000'000;  // what takes longer has waited for others itself
 
 // --- with the arena's mutex held
 
@@ -125,7 +126,8 @@ void* give_back(void* argument) {
       tell = arena.tell_returned;
     }
     if (tell != nullptr) tell(*space.gate, bytes);
-    if (space.gate->state.load() != kClosed) sleep_ns((now_ns() - begin) * kRests);
+    const uint64_t rest = (now_ns() - begin) * kRests;
+    if (space.gate->state.load() != kClosed) sleep_ns(rest < kLongestRest ? rest : kLongestRest);
   }
   arena.preparing.fetch_sub(1);
   return nullptr;

@@ -186,7 +186,7 @@ TEST_F(Swap, HostMemoryThatNobodyNeedsAnyMoreGoesBack) {
   EXPECT_GT(of_gpu("/arena"), 0);
   end(one);
   expect_good(one);
-  EXPECT_TRUE(eventually([&] { return of_gpu("/arena") == 0; }, 20s)) << scheduler.output();
+  EXPECT_TRUE(eventually([&] { return of_gpu("/arena") == 0; }, 60s)) << scheduler.output();
   // And comes again.
   Job three = trainer("three");
   const std::int64_t before = moved_out();

@@ -72,7 +72,8 @@ struct EventText {
         e.out_left.count, e.in_left.count, e.spared.count);
   }
   std::string operator()(const HostMemoryComing& e) const {
-    return fmt::format("HostMemoryComing client={} bytes={}", e.client.value, e.bytes.count);
+    return fmt::format("HostMemoryComing client={} bytes={} ready={}", e.client.value,
+                       e.bytes.count, e.ready.count);
   }
   std::string operator()(const SchedulingSwitched& e) const {
     return fmt::format("SchedulingSwitched on={}", e.on);
