@@ -480,7 +480,8 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const HostMemoryComing& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  if (e.bytes.count < 0 || e.ready.count < 0) return Error{"less than no host memory"};
+  const auto possible = [](Bytes bytes) { return bytes.count >= 0 && bytes <= kMostMemory; };
+  if (!possible(e.bytes) || !possible(e.ready)) return Error{"no such amount of host memory"};
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.host_memory(*client, e.bytes, e.ready);
   finish(gpu, now, out);

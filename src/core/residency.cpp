@@ -378,8 +378,8 @@ std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victim
   }
   if (late.empty()) return std::nullopt;
   if (!head.host_until) {
-    const Duration should_take = 1s * (coming.count / kSlowestHost.count + 1);
-    head.host_until = now + std::min(kHostPatience, should_take);
+    const std::int64_t seconds = coming.count / kSlowestHost.count + 1;
+    head.host_until = now + 1s * std::min<std::int64_t>(kHostPatience / 1s, seconds);
   }
   if (now < *head.host_until) {
     Time until = *head.host_until;

@@ -125,6 +125,8 @@ TEST_F(HostMemory, AMomentWithoutWorkIsNotTheEndOfTheWait) {
 TEST_F(HostMemory, OfNobodyOrLessThanNoneIsAnError) {
   t.refused(HostMemoryComing{ClientId{9}, gib(1)});
   t.refused(HostMemoryComing{ClientId{1}, Bytes{-1}});
+  t.refused(HostMemoryComing{ClientId{1}, kMostMemory + Bytes{1}});
+  t.refused(HostMemoryComing{ClientId{1}, {}, Bytes{-1}});
 }
 
 // Memory that was never written to is gone in no time. To take that for the speed of the link would
