@@ -28,6 +28,7 @@ struct Config {
   Bytes bandwidth = gib(2000);      // per second, copies and memsets within the device
   Duration kernel_time = 2us;       // what a kernel takes beside what it declares or moves
   Bytes context_memory = Bytes{0};  // taken by each context for itself
+  Bytes module_memory = Bytes{0};   // taken by each module when one of its kernels is first used
   std::string trace = "";           // file that every call is written to
 
   // Faults.

@@ -273,6 +273,15 @@ TEST_F(Core, CallsAreCounted) {
   EXPECT_EQ(softgpuCallCount("cuCtxGetDevice"), before + 2);
 }
 
+TEST_F(Core, CallsCanBeMadeToFail) {
+  CUdevice device = 7;
+  softgpuFailCalls("cuCtxGetDevice", 2);
+  EXPECT_EQ(cuCtxGetDevice(&device), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuCtxGetDevice(&device), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(device, 7);
+  EXPECT_OK(cuCtxGetDevice(&device));
+}
+
 TEST_F(Core, ForeignHandlesAreRefusedNotFollowed) {
   char buffer[64] = {};
   EXPECT_EQ(cuStreamSynchronize(reinterpret_cast<CUstream>(buffer)), CUDA_ERROR_INVALID_HANDLE);

@@ -10,4 +10,5 @@ namespace nvshare::cuda {
 }  // namespace nvshare::cuda
 
 extern "C" unsigned long softgpuCallCount(const char* symbol);
+extern "C" void softgpuFailCalls(const char* symbol, int calls);
 extern "C" int softgpuIsImplemented(const char* symbol);

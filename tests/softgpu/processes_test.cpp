@@ -176,6 +176,14 @@ TEST_F(Processes, FaultsComeWhenAskedFor) {
   EXPECT_EQ(work_with("NVSHARE_SOFTGPU_MEMORY=nonsense"), (Lines{"init 100"}));
 }
 
+TEST_F(Processes, AModuleTakesMemoryWhenItIsFirstUsed) {
+  EXPECT_EQ(work_with("NVSHARE_SOFTGPU_MODULE_MEMORY=1Gi")[2], "launch 2 0");
+  Child child({"modules"}, {"NVSHARE_SOFTGPU_MODULE_MEMORY=64Mi"});
+  // Beside it each has a variable, in 2 MiB.
+  EXPECT_EQ(child.line(), "free 1022 958 958 1024 958 1024");
+  EXPECT_EQ(child.finish(), 0);
+}
+
 TEST_F(Processes, AKernelThatNeverEndsHoldsUpItsProcessAlone) {
   Child hanging({"work"}, {"NVSHARE_SOFTGPU_HANG_KERNEL=1"});
   EXPECT_EQ(hanging.line(), "alloc 0 0 0");

@@ -155,6 +155,39 @@ int work() {
   return 0;
 }
 
+// Says how much is free, in MiB: with nothing of the module used, and after the first use, the
+// second, the module's end, and the end of a context with a module that was used in a graph.
+int load_modules() {
+  Gpu gpu;
+  std::string line = "free";
+  const auto look = [&](CUresult result) {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(result, "load_modules");
+    check(cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
+    line += " " + std::to_string(free >> 20);
+  };
+  look(CUDA_SUCCESS);
+  look(gpu.launch("spin", 1000ul));
+  look(gpu.launch("noop"));
+  look(cuModuleUnload(gpu.module));
+  CUcontext first = gpu.context;
+  check(cuCtxCreate_v2(&gpu.context, 0, 0), "cuCtxCreate");
+  check(cuModuleLoadData(&gpu.module, kModule), "cuModuleLoadData");
+  CUDA_KERNEL_NODE_PARAMS node{};
+  node.gridDimX = node.gridDimY = node.gridDimZ = 1;
+  node.blockDimX = node.blockDimY = node.blockDimZ = 1;
+  check(cuModuleGetFunction(&node.func, gpu.module, "noop"), "noop");
+  CUgraph graph{};
+  CUgraphNode made{};
+  check(cuGraphCreate(&graph, 0), "cuGraphCreate");
+  look(cuGraphAddKernelNode_v2(&made, graph, nullptr, 0, &node));
+  check(cuCtxDestroy_v2(gpu.context), "cuCtxDestroy");
+  look(cuCtxSetCurrent(first));
+  say(line);
+  return 0;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   if (what == "busy") {
@@ -164,6 +197,7 @@ int run(const std::vector<std::string>& arguments) {
   if (what == "hold") return hold();
   if (what == "sticky") return sticky();
   if (what == "work") return work();
+  if (what == "modules") return load_modules();
   return 64;
 }
 

@@ -16,6 +16,8 @@ namespace nvshare::softgpu {
 namespace {
 
 std::atomic<std::uint64_t> call_counts[kFunctionCount];
+// So many calls to come find no memory.
+std::atomic<int> without_memory[kFunctionCount];
 
 // Older symbols whose body is that of a later version with the same signature.
 struct SameAs {
@@ -120,9 +122,18 @@ class Entry {
   Nanos begun_ = 0;
 };
 
+bool finds_no_memory(FunctionId id) {
+  std::atomic<int>& left = without_memory[static_cast<unsigned>(id)];
+  int before = left.load(std::memory_order_relaxed);
+  while (before > 0 && !left.compare_exchange_weak(before, before - 1)) {
+  }
+  return before > 0;
+}
+
 template <FunctionId kId, typename... Arguments>
 CUresult forward(Arguments... arguments) {
   const Entry entry(kId);
+  if (finds_no_memory(kId)) return entry.done(CUDA_ERROR_OUT_OF_MEMORY);
   auto* body = reinterpret_cast<Signature<kId>*>(bodies().of[static_cast<unsigned>(kId)]);
   return entry.done(body == nullptr ? CUDA_ERROR_NOT_SUPPORTED : body(arguments...));
 }
@@ -166,4 +177,10 @@ extern "C" __attribute__((visibility("default"))) std::uint64_t softgpuCallCount
 extern "C" __attribute__((visibility("default"))) int softgpuIsImplemented(const char* symbol) {
   const nvshare::cuda::Function* row = find_symbol(symbol);
   return row != nullptr && implementation_of(row->id) != nullptr ? 1 : 0;
+}
+
+extern "C" __attribute__((visibility("default"))) void softgpuFailCalls(const char* symbol,
+                                                                        int calls) {
+  const nvshare::cuda::Function* row = find_symbol(symbol);
+  if (row != nullptr) without_memory[static_cast<unsigned>(row->id)] = calls;
 }

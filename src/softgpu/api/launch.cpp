@@ -2,6 +2,7 @@
 
 #include "softgpu/api/kernel_task.h"
 #include "softgpu/api/module_loading.h"
+#include "softgpu/runtime/memory_ops.h"
 
 // Launches, by every way in.
 namespace nvshare::softgpu {
@@ -86,6 +87,7 @@ CUresult launch_old(CUfunction function, int width, int height, CUstream stream)
 CUresult make_kernel_task(Call& call, const void* function, const LaunchShape& shape, void** params,
                           void** extra, KernelTask& task) {
   SOFTGPU_TRY(find_function(call, function, task.function));
+  if (const auto home = task.function->module.lock()) SOFTGPU_TRY(load_code(call, *home));
   if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!good_shape(shape, *task.function)) return CUDA_ERROR_INVALID_VALUE;
   std::copy_n(shape.grid, 3, task.grid);

@@ -219,8 +219,20 @@ CUresult open_context(Call& call, int device, unsigned flags, std::shared_ptr<Co
   return CUDA_SUCCESS;
 }
 
+CUresult load_code(Call& call, Module& module) {
+  const auto own = static_cast<std::uint64_t>(call.rt.config.module_memory.count);
+  const auto context = module.context.lock();
+  if (own == 0 || module.memory != 0 || !context) return CUDA_SUCCESS;
+  if (!charge_memory(*call.rt.segment, context->device, own)) return CUDA_ERROR_OUT_OF_MEMORY;
+  module.memory = own;
+  return CUDA_SUCCESS;
+}
+
 void unload_module(Call& call, Module& module) {
   Runtime& rt = call.rt;
+  if (const auto context = module.context.lock(); context && module.memory > 0) {
+    release_memory(*rt.segment, context->device, module.memory);
+  }
   for (const auto& [name, address] : module.globals) free_allocation(rt, address);
   for (const auto& function : module.in_order) rt.functions.remove(function->handle);
   rt.modules.remove(module.handle);

@@ -23,6 +23,9 @@ std::shared_ptr<Pool> new_pool(Runtime& rt, int device);
 CUresult open_context(Call& call, int device, unsigned flags, std::shared_ptr<Context>& out);
 // Ends all that belongs to the context.
 void close_context(Call& call, const std::shared_ptr<Context>& context);
+// A module's code is loaded when the first of its kernels is used: out of memory, when there is
+// none for it. Once it is there this does nothing.
+CUresult load_code(Call& call, Module& module);
 void unload_module(Call& call, Module& module);
 
 }  // namespace nvshare::softgpu

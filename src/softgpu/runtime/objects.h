@@ -104,6 +104,7 @@ struct Module {
   std::map<std::string, std::shared_ptr<Function>> functions;
   std::vector<std::shared_ptr<Function>> in_order;
   std::map<std::string, std::uint64_t> globals;  // addresses
+  std::uint64_t memory = 0;                      // charged for its code, from the first use on
 };
 
 struct Kernel {
