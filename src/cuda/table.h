@@ -12,8 +12,8 @@ enum class Kind : uint8_t {
   Plain,        // neither work for the GPU nor memory of it
   Resolve,      // hands out function pointers
   Context,      // contexts come and go, and the memory they take by themselves
-  Module,       // code is loaded or unloaded, and its memory with it
-  Stream,       // streams come and go
+  Module,       // code is loaded or unloaded, and its memory with it; also when it is looked at
+  Stream,       // streams and events come and go
   Launch,       // kernels
   GraphLaunch,  // a whole graph
   GraphUpload,  // a graph made ready on the GPU

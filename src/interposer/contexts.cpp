@@ -1,6 +1,7 @@
 // Contexts come and go. With the first one on a device its link to the scheduler is made; with a
 // context goes all that is known of its streams and of its memory.
 #include "interposer/bodies.h"
+#include "interposer/driver_room.h"
 #include "interposer/link_state.h"
 #include "interposer/managed.h"
 #include "interposer/memory.h"
@@ -9,7 +10,10 @@
 namespace nvshare::interposer {
 namespace {
 
-CUresult made(CUresult result, const CUcontext* context, CUdevice device) {
+// `call` has the driver make a context on the device.
+template <typename Call>
+CUresult make(const CUcontext* context, CUdevice device, const Call& call) {
+  const CUresult result = with_room(device, call);
   if (result != CUDA_SUCCESS) return result;
   const KeepErrno keep;
   Gate* gate = gate_of_device(device);
@@ -68,19 +72,22 @@ CUresult give_back_primary(CUdevice device) {
 namespace own {
 
 CUresult cuCtxCreate(CUcontext* ctx, unsigned flags, CUdevice device) {
-  return made(real<FunctionId::cuCtxCreate>(ctx, flags, device), ctx, device);
+  return make(ctx, device, [&] { return real<FunctionId::cuCtxCreate>(ctx, flags, device); });
 }
 CUresult cuCtxCreate_v2(CUcontext* ctx, unsigned flags, CUdevice device) {
-  return made(real<FunctionId::cuCtxCreate_v2>(ctx, flags, device), ctx, device);
+  return make(ctx, device, [&] { return real<FunctionId::cuCtxCreate_v2>(ctx, flags, device); });
 }
 CUresult cuCtxCreate_v3(CUcontext* ctx, CUexecAffinityParam* params_array, int num_params,
                         unsigned flags, CUdevice device) {
-  return made(real<FunctionId::cuCtxCreate_v3>(ctx, params_array, num_params, flags, device), ctx,
-              device);
+  return make(ctx, device, [&] {
+    return real<FunctionId::cuCtxCreate_v3>(ctx, params_array, num_params, flags, device);
+  });
 }
 CUresult cuCtxCreate_v4(CUcontext* ctx, CUctxCreateParams* ctx_create_params, unsigned flags,
                         CUdevice device) {
-  return made(real<FunctionId::cuCtxCreate_v4>(ctx, ctx_create_params, flags, device), ctx, device);
+  return make(ctx, device, [&] {
+    return real<FunctionId::cuCtxCreate_v4>(ctx, ctx_create_params, flags, device);
+  });
 }
 CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx ctx) {
   const CUresult result = real<FunctionId::cuCtxFromGreenCtx>(context, ctx);
@@ -95,9 +102,11 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx ctx) {
   return result;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice device) {
-  const CUresult result = real<FunctionId::cuDevicePrimaryCtxRetain>(ctx, device);
-  if (result == CUDA_SUCCESS) note_primary(device, *ctx);
-  return made(result, ctx, device);
+  return make(ctx, device, [&] {
+    const CUresult result = real<FunctionId::cuDevicePrimaryCtxRetain>(ctx, device);
+    if (result == CUDA_SUCCESS) note_primary(device, *ctx);
+    return result;
+  });
 }
 
 CUresult cuCtxDestroy(CUcontext ctx) {

@@ -51,6 +51,11 @@ Slot* take_free_slot() {
   return slot;
 }
 
+}  // namespace
+
+constinit thread_local Slot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
+std::atomic<Gate*> g_only_gate{nullptr};
+
 // With several devices, or before there is any: the stream's context says, or the current one.
 Gate* gate_for(Destination destination) {
   if (Gate* only = g_only_gate.load(std::memory_order_relaxed)) return only;
@@ -62,11 +67,6 @@ Gate* gate_for(Destination destination) {
   }
   return gate_of_current_device();
 }
-
-}  // namespace
-
-constinit thread_local Slot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
-std::atomic<Gate*> g_only_gate{nullptr};
 
 Slot* own_slot() {
   if (t_slot != nullptr) return t_slot;

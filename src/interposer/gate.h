@@ -96,6 +96,9 @@ class Passage {
   StreamRecord* record_ = nullptr;  // where the call goes, while metered
 };
 
+// The gate that a call to there passes; null when there is none.
+Gate* gate_for(Destination destination);
+
 // The calling thread's slot; null when there is no memory for one.
 Slot* own_slot();
 

@@ -4,6 +4,7 @@
 
 #include "interposer/bodies.h"
 #include "interposer/driver.h"
+#include "interposer/driver_room.h"
 #include "interposer/gate.h"
 
 // The driver's symbols, exported: each call is handed to its own body, taken through the gate, or
@@ -39,6 +40,22 @@ constexpr bool is_work(Kind kind) {
   }
 }
 
+// Whether the driver may take memory of its own for calls of this kind. While a program runs free
+// it is alone on its device, and nobody could make room: the short way through the gate asks for
+// none.
+constexpr bool may_take_memory(Kind kind) {
+  switch (kind) {
+    case Kind::Context:
+    case Kind::Module:
+    case Kind::Stream:
+    case Kind::Graph:
+    case Kind::Import:
+      return true;
+    default:
+      return is_work(kind);
+  }
+}
+
 // What an argument says about the stream: most say nothing.
 template <typename Argument>
 void look_for_stream(CUstream& stream, Argument argument) {
@@ -60,9 +77,12 @@ Destination destination_of(Arguments... arguments) {
 
 template <FunctionId id, Flavour flavour, typename... Arguments>
 __attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
-  const Passage passage(destination_of<flavour>(arguments...));
-  if (passage.refused()) return Passage::kRefused;
-  return real<id>(arguments...);
+  const Destination destination = destination_of<flavour>(arguments...);
+  return with_room(destination, [&] {
+    const Passage passage(destination);
+    if (passage.refused()) return Passage::kRefused;
+    return real<id>(arguments...);
+  });
 }
 
 template <FunctionId id, Kind kind, Flavour flavour, typename... Arguments>
@@ -74,6 +94,8 @@ inline CUresult pass(Arguments... arguments) {
       return result;
     }
     return pass_slowly<id, flavour>(arguments...);
+  } else if constexpr (may_take_memory(kind)) {
+    return real_with_room<id>(arguments...);
   } else {
     return real<id>(arguments...);
   }

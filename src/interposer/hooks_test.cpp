@@ -9,10 +9,12 @@
 #include "abi/pattern.h"
 #include "interposer/bodies.h"
 #include "interposer/driver.h"
+#include "interposer/driver_room.h"
 #include "interposer/gate.h"
 
 // Every function of the table, with a driver and a gate of the test's own: which go through the
-// gate, to which stream, which to a body of their own, and that all arrive.
+// gate, to which stream, which to a body of their own, that all arrive, and which are made again
+// when the driver had no memory for them.
 namespace nvshare::interposer {
 
 namespace {
@@ -23,11 +25,18 @@ struct Way {
   int left = 0;
   Destination to;
   int own = 0;
+  int without_memory = 0;  // so often the driver has none
+  int rooms = 0;           // that were asked for
+  int inside = 0;          // of those, from inside the gate
 };
 Way way;
 
 template <FunctionId id, typename... Arguments>
 CUresult driver_function(Arguments... arguments) {
+  if (way.without_memory > 0) {
+    --way.without_memory;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   return static_cast<CUresult>(abi::digest(static_cast<unsigned>(id), arguments...));
 }
 
@@ -55,6 +64,15 @@ Passage::~Passage() {
   ++way.left;
 }
 
+bool DriverRoom::more(Destination destination) {
+  ++way.rooms;
+  way.inside += way.entered - way.left;
+  EXPECT_EQ(destination.stream, way.to.stream);
+  EXPECT_EQ(destination.per_thread, way.to.per_thread);
+  return true;
+}
+void DriverRoom::give_back() {}
+
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
   CUresult own::symbol parameters {                                                      \
     ++way.own;                                                                           \
@@ -78,6 +96,11 @@ bool is_for_the_gate(Kind kind) {
          kind == Kind::HostFunc || kind == Kind::StreamOp;
 }
 
+bool may_take_memory(Kind kind) {
+  return is_for_the_gate(kind) || kind == Kind::Context || kind == Kind::Module ||
+         kind == Kind::Stream || kind == Kind::Graph || kind == Kind::Import;
+}
+
 struct Expected {
   int streams = 0;
   CUstream stream = nullptr;
@@ -93,6 +116,22 @@ void expect(Expected& expected, Argument argument) {
     ++expected.streams;
     expected.stream = argument->hStream;
   }
+}
+
+// With a driver that has no memory at first.
+template <FunctionId id, typename... Arguments>
+void call_without_memory(Arguments... arguments) {
+  const Function& row = function(id);
+  const bool again = may_take_memory(row.kind) && !has_own_body(id);
+  way = {};
+  way.without_memory = 2;
+  const CUresult result = reinterpret_cast<CUresult (*)(Arguments...)>(hook(id))(arguments...);
+  const CUresult arrived =
+      static_cast<CUresult>(abi::digest(static_cast<unsigned>(id), arguments...));
+  EXPECT_EQ(result, again ? arrived : CUDA_ERROR_OUT_OF_MEMORY) << row.symbol;
+  EXPECT_EQ(way.rooms, again ? 2 : 0) << row.symbol;
+  EXPECT_EQ(way.inside, 0) << row.symbol;
+  EXPECT_EQ(way.left, way.entered) << row.symbol;
 }
 
 template <FunctionId id, typename... Arguments, std::size_t... place>
@@ -116,6 +155,7 @@ void call(CUresult (*)(Arguments...), std::index_sequence<place...>) {
         << row.symbol;
   };
   make(abi::pattern<Arguments>(number, place)...);
+  call_without_memory<id, Arguments...>(abi::pattern<Arguments>(number, place)...);
 }
 
 template <FunctionId id, typename... Arguments>
@@ -155,6 +195,12 @@ TEST(Hooks, AFreeGateIsPassedWithoutTheSlowWay) {
   EXPECT_EQ(way.entered, 0);
   EXPECT_EQ(slot.inside.load(), nullptr);
   EXPECT_EQ(slot.passes, 1U);
+  // Alone there is nobody who could make room.
+  way.without_memory = 1;
+  EXPECT_EQ(launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(way.rooms, 0);
+  EXPECT_EQ(slot.inside.load(), nullptr);
   gate.state = kClosed;
   launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
   EXPECT_EQ(way.entered + way.own, 1);

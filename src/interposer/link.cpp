@@ -387,17 +387,37 @@ void memory_freed(Gate& gate, const Gone& gone) {
   if (link.phase != Phase::Unmanaged && !give_credit(link, gone)) tell_freed(link, gone);
 }
 
+bool is_managed(const Gate& gate) {
+  return gate.link->phase != Phase::Unmanaged;
+}
+
+namespace {
+
+// With the link's mutex held. `absent`: what is not there for that.
+bool tell_no_room(Link& link, uint64_t absent) {
+  if (link.phase == Phase::Unmanaged) return false;
+  auto message = wire::make<wire::MemoryMoved>();
+  message.out = absent;
+  message.done = message.no_room = 1;
+  tell(link, message.header);
+  return true;
+}
+
+}  // namespace
+
+bool memory_is_short(Gate& gate) {
+  const KeepErrno keep;
+  Lock lock(gate.link->mutex);
+  return tell_no_room(*gate.link, 0);
+}
+
 bool memory_found_no_room(Gate& gate, uint64_t bytes) {
   constexpr uint64_t kLittle = 100'000;
   const KeepErrno keep;
   Link& link = *gate.link;
   {
     Lock lock(link.mutex);
-    if (link.phase == Phase::Unmanaged) return false;
-    auto message = wire::make<wire::MemoryMoved>();
-    message.out = bytes;
-    message.done = message.no_room = 1;
-    tell(link, message.header);
+    if (!tell_no_room(link, bytes)) return false;
     link.absent.fetch_add(bytes);
     link.dropped = true;  // the link's thread gives it back
   }

@@ -37,6 +37,13 @@ Given memory_request(Gate& gate, uint64_t bytes, bool movable);
 // grant is held when this returns. False without a scheduler, which could make room.
 bool memory_found_no_room(Gate& gate, uint64_t bytes);
 
+// Whether there is a scheduler.
+bool is_managed(const Gate& gate);
+
+// The driver has no memory where by the scheduler's books there is some: it is told so. False
+// without a scheduler.
+bool memory_is_short(Gate& gate);
+
 // They are not there any more (freed, or the driver refused them): all of them, those on the GPU,
 // and of those the ones that could never leave it.
 struct Gone {

@@ -1,6 +1,7 @@
 #include "interposer/memory_graph.h"
 
 #include "interposer/bodies.h"
+#include "interposer/driver_room.h"
 #include "interposer/gate.h"
 
 // Memory of graphs. The driver takes it when an executable graph is first launched or uploaded, and
@@ -163,7 +164,7 @@ CUresult instantiate_with_params(CUgraphExec* exec, CUgraph graph,
   bool asked = false;
   const CUresult result = instantiate(exec, graph, [&] {
     asked = true;
-    return real<kFunction>(exec, graph, params);
+    return real_with_room<kFunction>(exec, graph, params);
   });
   if (!asked && params != nullptr) {
     params->hErrNode_out = nullptr;
@@ -178,7 +179,7 @@ CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* err
   bool asked = false;
   const CUresult result = instantiate(exec, graph, [&] {
     asked = true;
-    return real<kFunction>(exec, graph, error_node, log, log_bytes);
+    return real_with_room<kFunction>(exec, graph, error_node, log, log_bytes);
   });
   if (!asked) {
     if (error_node != nullptr) *error_node = nullptr;
@@ -194,9 +195,12 @@ CUresult pass(CUgraphExec exec, CUstream stream, bool per_thread) {
     leave_free(slot);
     return result;
   }
-  const Passage passage({stream, per_thread});
-  if (passage.refused()) return Passage::kRefused;
-  return real<kFunction>(exec, stream);
+  const Destination destination{stream, per_thread};
+  return with_room(destination, [&] {
+    const Passage passage(destination);
+    if (passage.refused()) return Passage::kRefused;
+    return real<kFunction>(exec, stream);
+  });
 }
 
 template <FunctionId kFunction>
@@ -235,23 +239,23 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph,
                                 const CUgraphNode* dependencies, size_t num_dependencies,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
   g_graph_memory = true;
-  return real<FunctionId::cuGraphAddMemAllocNode>(graph_node, graph, dependencies, num_dependencies,
-                                                  node_params);
+  return real_with_room<FunctionId::cuGraphAddMemAllocNode>(graph_node, graph, dependencies,
+                                                            num_dependencies, node_params);
 }
 
 CUresult cuGraphAddNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies,
                         size_t num_dependencies, CUgraphNodeParams* node_params) {
   note_kind(node_params);
-  return real<FunctionId::cuGraphAddNode>(graph_node, graph, dependencies, num_dependencies,
-                                          node_params);
+  return real_with_room<FunctionId::cuGraphAddNode>(graph_node, graph, dependencies,
+                                                    num_dependencies, node_params);
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies,
                            const CUgraphEdgeData* dependency_data, size_t num_dependencies,
                            CUgraphNodeParams* node_params) {
   note_kind(node_params);
-  return real<FunctionId::cuGraphAddNode_v2>(graph_node, graph, dependencies, dependency_data,
-                                             num_dependencies, node_params);
+  return real_with_room<FunctionId::cuGraphAddNode_v2>(
+      graph_node, graph, dependencies, dependency_data, num_dependencies, node_params);
 }
 
 CUresult cuGraphInstantiate(CUgraphExec* graph_exec, CUgraph graph, CUgraphNode* error_node,
@@ -269,7 +273,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* graph_exec, CUgraph graph, CUgraphNo
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* graph_exec, CUgraph graph,
                                      unsigned long long flags) {
   return instantiate(graph_exec, graph, [&] {
-    return real<FunctionId::cuGraphInstantiateWithFlags>(graph_exec, graph, flags);
+    return real_with_room<FunctionId::cuGraphInstantiateWithFlags>(graph_exec, graph, flags);
   });
 }
 
@@ -288,15 +292,15 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph grap
 CUresult cuGraphExecUpdate(CUgraphExec graph_exec, CUgraph graph, CUgraphNode* error_node_out,
                            CUgraphExecUpdateResult* update_result_out) {
   return update(graph_exec, graph, [&] {
-    return real<FunctionId::cuGraphExecUpdate>(graph_exec, graph, error_node_out,
-                                               update_result_out);
+    return real_with_room<FunctionId::cuGraphExecUpdate>(graph_exec, graph, error_node_out,
+                                                         update_result_out);
   });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec graph_exec, CUgraph graph,
                               CUgraphExecUpdateResultInfo* result_info) {
   return update(graph_exec, graph, [&] {
-    return real<FunctionId::cuGraphExecUpdate_v2>(graph_exec, graph, result_info);
+    return real_with_room<FunctionId::cuGraphExecUpdate_v2>(graph_exec, graph, result_info);
   });
 }
 

@@ -1,12 +1,15 @@
 // Streams come and go, are captured, and are waited for.
 #include "interposer/bodies.h"
+#include "interposer/driver_room.h"
 #include "interposer/link_state.h"
 #include "interposer/records.h"
 
 namespace nvshare::interposer {
 namespace {
 
-CUresult made(CUresult result, const CUstream* stream) {
+template <FunctionId id, typename... Arguments>
+CUresult create(CUstream* stream, Arguments... arguments) {
+  const CUresult result = real_with_room<id>(stream, arguments...);
   if (result == CUDA_SUCCESS) note_stream(*stream);
   return result;
 }
@@ -110,14 +113,14 @@ CUresult wait_for_context(CUcontext context, Arguments... arguments) {
 namespace own {
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-  return made(real<FunctionId::cuStreamCreate>(stream, flags), stream);
+  return create<FunctionId::cuStreamCreate>(stream, flags);
 }
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
-  return made(real<FunctionId::cuStreamCreateWithPriority>(stream, flags, priority), stream);
+  return create<FunctionId::cuStreamCreateWithPriority>(stream, flags, priority);
 }
 CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green_ctx, unsigned flags,
                                 int priority) {
-  return made(real<FunctionId::cuGreenCtxStreamCreate>(stream, green_ctx, flags, priority), stream);
+  return create<FunctionId::cuGreenCtxStreamCreate>(stream, green_ctx, flags, priority);
 }
 CUresult cuStreamDestroy(CUstream stream) {
   return destroy<FunctionId::cuStreamDestroy>(stream);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "wire/channel.h"
 
@@ -122,21 +123,22 @@ void FakeScheduler::answer(Client& client, const Header* header) {
   }
 }
 
-void FakeScheduler::take(Client& client, const MemoryRequest& request) {
-  const bool room = request.movable == 0 || !full_;
-  client.allocated += request.bytes;
+void FakeScheduler::give_memory(Client& client, const MemoryRequest& request) {
   if (request.movable == 0) client.pinned += request.bytes;
-  if (room) {
-    client.resident += request.bytes;
-    auto reply = make<MemoryAvailable>();
-    reply.request = request.request;
-    send(client.socket, &reply.header, false);
-  } else {
-    auto reply = make<MemoryWait>();
-    reply.request = request.request;
-    reply.missing = client.allocated - client.resident;
-    send(client.socket, &reply.header, false);
-  }
+  client.resident += request.bytes;
+  auto reply = make<MemoryAvailable>();
+  reply.request = request.request;
+  send(client.socket, &reply.header, false);
+}
+
+void FakeScheduler::take(Client& client, const MemoryRequest& request) {
+  client.allocated += request.bytes;
+  if (!(request.movable != 0 ? full_ : keeps_waiting_)) return give_memory(client, request);
+  auto reply = make<MemoryWait>();
+  reply.request = request.request;
+  reply.missing = client.allocated - client.resident;
+  send(client.socket, &reply.header, false);
+  if (request.movable == 0) client.kept.push_back(request);
 }
 
 void FakeScheduler::take(Client& client, const MemoryFreed& freed) {
@@ -156,6 +158,7 @@ void FakeScheduler::take(Client& client, const MemoryMoved& moved) {
   moved_.out += moved.out;
   moved_.in += moved.in;
   if (moved.done != 0) client.order = 0;
+  if (moved.no_room != 0) ++told_no_room_;
 }
 
 void FakeScheduler::greet(Client& client) {
@@ -199,6 +202,26 @@ void FakeScheduler::backend(Backend which) {
 void FakeScheduler::full(bool is) {
   const std::lock_guard hold(lock_);
   full_ = is;
+}
+
+void FakeScheduler::keep_waiting(bool is) {
+  const std::lock_guard hold(lock_);
+  keeps_waiting_ = is;
+  if (is) return;
+  for (const auto& client : clients_) {
+    for (const MemoryRequest& request : std::exchange(client->kept, {})) {
+      give_memory(*client, request);
+    }
+  }
+}
+
+bool FakeScheduler::wait_for_requests(std::size_t least, Duration limit) {
+  std::unique_lock hold(lock_);
+  return changed_.wait_for(hold, limit, [&] {
+    std::size_t kept = 0;
+    for (const auto& client : clients_) kept += client->kept.size();
+    return kept >= least;
+  });
 }
 
 FakeScheduler::Moved FakeScheduler::order(bool out, std::uint64_t bytes, Duration limit) {
@@ -333,6 +356,11 @@ bool FakeScheduler::wait_for_waiting(std::size_t least, Duration limit) {
 std::uint64_t FakeScheduler::told_of_memory() {
   const std::lock_guard hold(lock_);
   return told_of_memory_;
+}
+
+std::uint64_t FakeScheduler::told_no_room() {
+  const std::lock_guard hold(lock_);
+  return told_no_room_;
 }
 
 std::string FakeScheduler::complaints() {

@@ -26,6 +26,10 @@ class FakeScheduler {
   void backend(wire::Backend which);
   // Whether there is no room now for memory that can move.
   void full(bool is);
+  // Whether requests for memory that cannot move are left waiting, until this is over.
+  void keep_waiting(bool is);
+  // Waits until so many do; false when not by then.
+  bool wait_for_requests(std::size_t least, Duration limit = 20s);
   // Orders everybody's memory to be moved, and waits until that is over. The clients hold no grant.
   struct Moved {
     bool done = false;  // within the limit
@@ -62,6 +66,8 @@ class FakeScheduler {
   bool wait_for_waiting(std::size_t least, Duration limit = 20s);
   // How many messages about memory have come.
   std::uint64_t told_of_memory();
+  // How often a driver was said to have no memory where some was promised.
+  std::uint64_t told_no_room();
   // Messages that a scheduler would have refused; empty when all was well.
   std::string complaints();
   // Bytes that programs have said they hold; of these, those that can never leave the GPU, and
@@ -80,8 +86,9 @@ class FakeScheduler {
     std::uint64_t allocated = 0;
     std::uint64_t pinned = 0;
     std::uint64_t resident = 0;
-    std::uint64_t order = 0;  // not over yet; 0: none
-    std::uint64_t lent = 0;   // of which so much was left when it was last looked at
+    std::vector<wire::MemoryRequest> kept;  // waiting
+    std::uint64_t order = 0;                // not over yet; 0: none
+    std::uint64_t lent = 0;                 // of which so much was left when it was last looked at
     wire::Page* page = nullptr;
   };
 
@@ -95,6 +102,7 @@ class FakeScheduler {
   void take(Client& client, const wire::MemoryRequest& request);
   void take(Client& client, const wire::MemoryFreed& freed);
   void take(Client& client, const wire::MemoryMoved& moved);
+  static void give_memory(Client& client, const wire::MemoryRequest& request);
   static void settle(Client& client, std::uint64_t left);
   Moved order(bool out, std::uint64_t bytes, Duration limit);
   std::uint64_t sum(std::uint64_t Client::*what);
@@ -110,11 +118,13 @@ class FakeScheduler {
   wire::Backend backend_ = wire::Backend::Native;
   wire::Watch watch_ = wire::Watch::Metered;
   bool full_ = false;
+  bool keeps_waiting_ = false;
   bool open_ = true;
   bool end_ = false;
   std::uint64_t next_grant_ = 1;
   std::uint64_t last_order_ = 0;
   std::uint64_t told_of_memory_ = 0;
+  std::uint64_t told_no_room_ = 0;
   Moved moved_;  // since the last order was given
   std::string complaints_;
   std::thread thread_;

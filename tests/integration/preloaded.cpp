@@ -40,6 +40,10 @@ unsigned long calls_of(const char* symbol) {
   return count == nullptr ? 0 : count(symbol);
 }
 
+void fail_calls(const char* symbol, int calls) {
+  if (auto* fail = helper<void(const char*, int)>("softgpuFailCalls")) fail(symbol, calls);
+}
+
 bool is_implemented(const char* symbol) {
   auto* known = helper<int(const char*)>("softgpuIsImplemented");
   return known != nullptr && known(symbol) != 0;

@@ -23,6 +23,8 @@ const Driver& driver();
 
 // How often the software GPU was asked for a function.
 unsigned long calls_of(const char* symbol);
+// So many calls of it to come find no memory.
+void fail_calls(const char* symbol, int calls);
 // Whether it does more than to answer CUDA_ERROR_NOT_SUPPORTED.
 bool is_implemented(const char* symbol);
 

@@ -225,17 +225,6 @@ CUresult with_zeros(CUresult (*function)(Parameters...)) {
   return function(Parameters{}...);
 }
 
-// A call of each symbol with zeros for arguments.
-CUresult call_with_zeros(FunctionId id, void* function) {
-  switch (id) {
-#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
-  case FunctionId::symbol:                                                               \
-    return with_zeros(reinterpret_cast<Signature<FunctionId::symbol>*>(function));
-#include "cuda/functions.def"
-  }
-  return CUDA_ERROR_UNKNOWN;
-}
-
 bool make_graph(const Driver& driver, Things& things) {
   CUgraph graph{};
   return driver.call<FunctionId::cuStreamBeginCapture_v2>(
@@ -249,6 +238,16 @@ bool make_graph(const Driver& driver, Things& things) {
 }
 
 }  // namespace
+
+CUresult call_with_zeros(FunctionId id, void* function) {
+  switch (id) {
+#define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
+  case FunctionId::symbol:                                                               \
+    return with_zeros(reinterpret_cast<Signature<FunctionId::symbol>*>(function));
+#include "cuda/functions.def"
+  }
+  return CUDA_ERROR_UNKNOWN;
+}
 
 bool Things::make(const Driver& driver) {
   const CUDA_ARRAY_DESCRIPTOR description{64, 1, CU_AD_FORMAT_UNSIGNED_INT32, 1};

@@ -32,6 +32,9 @@ using Road = std::function<CUresult(void* function, Things& things)>;
 // Whether a call of this kind makes the GPU work, and so must pass the gate.
 bool makes_the_gpu_work(Kind kind);
 
+// A call of a symbol with zeros for arguments.
+CUresult call_with_zeros(FunctionId id, void* function);
+
 // The call for a row of the table; nothing when nobody wrote one. A symbol that the software GPU
 // does not simulate is called with zeros: it does not look at them.
 std::optional<Road> road_of(const Function& row);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "interposer/driver_room.h"
 #include "interposer/managed.h"
 #include "interposer/records.h"
 #include "softgpu/driver.h"
@@ -128,6 +129,11 @@ void memory_pinned(Gate& gate, uint64_t bytes) {
 bool memory_found_no_room(Gate&, uint64_t) {
   return false;
 }
+
+bool DriverRoom::more(Destination) {
+  return false;
+}
+void DriverRoom::give_back() {}
 
 wire::Backend memory_backend(const Gate& gate) {
   return account_of(gate).backend;
