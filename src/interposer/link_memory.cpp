@@ -168,15 +168,33 @@ void run_orders(Link& link) {
   }
 }
 
+namespace {
+
+uint64_t move_alone(Link& link, uint64_t bytes, bool out) {
+  Moving moving{&link};
+  add(moving, {0, bytes, out});
+  obey(moving);
+  return moving.moved;
+}
+
+// Toss of a coin: two programs that wait for each other's room must not do the same.
+bool gives_way() {
+  return ((now_ns() >> 10 ^ static_cast<uint64_t>(getpid())) & 1) != 0;
+}
+
+}  // namespace
+
 bool bring_all_back(Link& link) {
   if (link.absent.load() == 0) return true;
-  Moving moving{&link};
-  add(moving, {0, ~uint64_t{0}, false});
-  obey(moving);
+  const uint64_t brought = move_alone(link, ~uint64_t{0}, false);
   // What the driver did not bring now it brings when it is touched. Looked at in this order: memory
   // that is promised as absent is in the first number before it is in the second.
   const uint64_t absent = link.absent.load();
-  return absent <= managed_absent(link.gate);
+  if (absent <= managed_absent(link.gate)) return true;
+  // It cannot run with a part of its memory, and another could with the room.
+  const uint64_t given_up = gives_way() ? ~uint64_t{0} : brought;
+  if (given_up > 0) move_alone(link, given_up, true);
+  return false;
 }
 
 }  // namespace nvshare::interposer

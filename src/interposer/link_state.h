@@ -81,6 +81,10 @@ struct Link {
   uint64_t alive = 0;
   uint64_t alive_at = 0;
   uint64_t look_again = 0;
+  // When, without a scheduler, it next tries to have all of its memory on the GPU; and how long it
+  // waited for that.
+  uint64_t alone_at = 0;
+  uint64_t alone_wait = 0;
 
   // Changes when the gate may have opened: who waits there waits on this, or while there is a
   // scheduler on the page's bell, which the scheduler rings as well.

@@ -398,7 +398,16 @@ void lose(Link& link) {
 // Alone the program runs on when it was told to, as soon as all it has is on the GPU.
 void run_alone(Link& link) {
   if (link.phase != Phase::Unmanaged || link.gate.state.load() != kClosed) return;
-  if (link.when_lost != wire::WhenLost::Run || !bring_all_back(link)) return;
+  if (link.when_lost != wire::WhenLost::Run || now_ns() < link.alone_at) return;
+  if (!bring_all_back(link)) {
+    // Not all at the same time, and not too often: moving takes from those who run.
+    const uint64_t wait =
+        link.alone_wait < kMostPatientLook ? link.alone_wait + kSecond : kMostPatientLook;
+    link.alone_wait = wait;
+    link.alone_at = now_ns() + wait / 2 + now_ns() % (wait / 2);
+    return;
+  }
+  link.alone_wait = 0;
   Lock lock(link.mutex);
   link.running_free = true;
   open_gate(link, kFree);
