@@ -101,7 +101,6 @@ TEST_F(DriverRoom, WhoIsAtItsLimitGetsTheDriversAnswer) {
   EXPECT_EQ(code_of(one), 1);
   EXPECT_NE(one.process.output().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
       << one.process.output();
-  EXPECT_EQ(of_gpu("/moves/out"), 0);
 }
 
 TEST_F(DriverRoom, NobodyMakesAnyWhereNothingMovesOrNobodyIsAsked) {
