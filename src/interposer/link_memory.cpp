@@ -177,11 +177,6 @@ uint64_t move_alone(Link& link, uint64_t bytes, bool out) {
   return moving.moved;
 }
 
-// Toss of a coin: two programs that wait for each other's room must not do the same.
-bool gives_way() {
-  return ((now_ns() >> 10 ^ static_cast<uint64_t>(getpid())) & 1) != 0;
-}
-
 }  // namespace
 
 bool bring_all_back(Link& link) {
@@ -192,8 +187,7 @@ bool bring_all_back(Link& link) {
   const uint64_t absent = link.absent.load();
   if (absent <= managed_absent(link.gate)) return true;
   // It cannot run with a part of its memory, and another could with the room.
-  const uint64_t given_up = gives_way() ? ~uint64_t{0} : brought;
-  if (given_up > 0) move_alone(link, given_up, true);
+  if (brought > 0) move_alone(link, brought, true);
   return false;
 }
 
