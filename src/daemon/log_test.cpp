@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <regex>
+#include <algorithm>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -79,9 +79,10 @@ TEST(Log, ALineBeginsWithTheTime) {
   write_to(writer.get())("level=info event=started\n");
   char line[200]{};
   ASSERT_GT(::read(reader.get(), line, sizeof line - 1), 0);
-  const std::regex expected(
-      "time=20\\d\\d-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{6}Z level=info event=started\n");
-  EXPECT_TRUE(std::regex_match(line, expected)) << line;
+  std::string shape(line);
+  std::replace_if(
+      shape.begin(), shape.end(), [](char c) { return c >= '0' && c <= '9'; }, '0');
+  EXPECT_EQ(shape, "time=0000-00-00T00:00:00.000000Z level=info event=started\n") << line;
 }
 
 TEST(Log, AReaderThatDoesNotReadDoesNotBlockIt) {
