@@ -367,9 +367,9 @@ class Play {
     for (const auto& [id, bytes] : std::exchange(arena_.wanted, {})) {
       if (!clients_.contains(id)) continue;
       if (bytes_.byte() % 4 == 0) {
-        broker_->arena_failed(id, bytes, "fuzz");
+        broker_->arena_failed(id, bytes, "fuzz", now_);
       } else {
-        broker_->arena_ready(id, 0, bytes);
+        broker_->arena_ready(id, 0, bytes, now_);
       }
     }
   }
