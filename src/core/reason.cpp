@@ -44,9 +44,8 @@ std::string to_text(const Reason& r) {
                          to_text(r.free), in_time(r.wait));
     case Why::WaitsForHostMemory:
       return fmt::format(
-          "waits for {} of GPU memory ({} free) until the host memory is there that others move "
-          "to; "
-          "next switch at the latest {}",
+          "waits for {} of GPU memory ({} free) until the host memory that others move to is "
+          "there; next switch at the latest {}",
           to_text(r.bytes), to_text(r.free), in_time(r.wait));
     case Why::RoomIsMade:
       return fmt::format("waits for {} of GPU memory ({} free); room is being made",

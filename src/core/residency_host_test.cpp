@@ -9,12 +9,7 @@ namespace {
 // Two clients of 12 GiB on a GPU that can safely hold 14.4. The first runs, for 60 s.
 struct HostMemory : testing::Test {
   HostMemory() {
-    t.gpu(0);
-    t.client(1);
-    t.client(2);
-    t.allocate(1, gib(12));
-    t.want(1);
-    t.allocate(2, gib(12));
+    t.two_that_do_not_fit();
     const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
     t.move_to(2, ahead, Duration{ahead.count});  // about a byte in a nanosecond
   }
@@ -26,7 +21,8 @@ TEST_F(HostMemory, WhoRunsIsLeftAloneUntilItIsThere) {
   t.pass(50s);
   comes(gib(10));
   EXPECT_TRUE(only<Drop>(t.pass(11s)).empty());
-  EXPECT_NE(t.why(2).find("until the host memory is there"), std::string::npos) << t.why(2);
+  EXPECT_NE(t.why(2).find("until the host memory that others move to is there"), std::string::npos)
+      << t.why(2);
   EXPECT_TRUE(only<Drop>(comes(gib(1))).empty());
   EXPECT_EQ(only<Drop>(comes({})).size(), 1u);
 }

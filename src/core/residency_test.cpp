@@ -19,14 +19,7 @@ TEST(SwitchQuantum, FollowsTheCostWithinBounds) {
 // Two clients of 12 GiB on a GPU that can safely hold 14.4: the second waits, and only what is
 // missing moves.
 struct Rotation : testing::Test {
-  Rotation() {
-    t.gpu(0);
-    t.client(1);
-    t.client(2);
-    t.allocate(1, gib(12));
-    t.want(1);
-    t.allocate(2, gib(12));
-  }
+  Rotation() { t.two_that_do_not_fit(); }
   Bytes safe() const { return t.core.snapshot().gpus[0].safe_limit; }
   TestCore t;
 };

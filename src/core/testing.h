@@ -69,6 +69,15 @@ class TestCore {
   Decisions allocate(int id, Bytes bytes, Bytes pinned = {}) {
     return step(MemoryChanged{cid(id), bytes, pinned, view(id).resident});
   }
+  // Two clients of 12 GiB on a GPU that can safely hold 14.4, of which the first runs.
+  void two_that_do_not_fit() {
+    gpu(0);
+    client(1);
+    client(2);
+    allocate(1, gib(12));
+    want(1);
+    allocate(2, gib(12));
+  }
   Decisions want(int id) { return step(WorkRequested{cid(id)}); }
   Decisions release(int id, Duration used, bool more = true) {
     return step(Released{cid(id), used, more});

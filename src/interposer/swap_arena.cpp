@@ -82,7 +82,7 @@ void note_untaken(Space& space, uint64_t more, uint64_t less) {
 }
 
 // Pinning keeps the program from the GPU: while it runs, and unless somebody waits for the memory,
-// the program gets some time in between (measured: with this it loses two percent meanwhile).
+// the program gets some time in between.
 void add_slabs(Space& space, char* memory, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
     const uint64_t begin = now_ns();

@@ -10,17 +10,8 @@
 namespace nvshare::integration {
 namespace {
 
-class DriverRoomCalls : public Preloaded {
+class DriverRoomCalls : public WithThings {
  protected:
-  void SetUp() override {
-    Preloaded::SetUp();
-    things.context = context;
-    things.noop = noop_kernel;
-    ASSERT_TRUE(things.make(driver()));
-    library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr);
-  }
-
   // The driver has no memory for the first of them.
   template <typename Call>
   CUresult short_of_memory(const char* symbol, const Call& call) {
@@ -40,9 +31,6 @@ class DriverRoomCalls : public Preloaded {
       return reinterpret_cast<Signature<id>*>(symbol)(arguments...);
     });
   }
-
-  Things things;
-  void* library = nullptr;
 };
 
 TEST_F(DriverRoomCalls, ThatMakeTheGpuWork) {

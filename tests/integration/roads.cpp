@@ -1,5 +1,7 @@
 #include "integration/roads.h"
 
+#include <dlfcn.h>
+
 #include <map>
 #include <string>
 #include <string_view>
@@ -263,6 +265,15 @@ bool Things::make(const Driver& driver) {
          good(driver.call<FunctionId::cuArrayCreate_v2>(&other_array, &description)) &&
          good(driver.call<FunctionId::cuFuncSetBlockShape>(noop, 1, 1, 1)) &&
          make_graph(driver, *this);
+}
+
+void WithThings::SetUp() {
+  Preloaded::SetUp();
+  things.context = context;
+  things.noop = noop_kernel;
+  ASSERT_TRUE(things.make(driver()));
+  library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr);
 }
 
 bool makes_the_gpu_work(Kind kind) {

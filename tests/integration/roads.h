@@ -26,6 +26,15 @@ struct Things {
   bool make(const Driver& driver);
 };
 
+// A program under the library that has them, and the driver's own symbols.
+class WithThings : public Preloaded {
+ protected:
+  void SetUp() override;
+
+  Things things;
+  void* library = nullptr;
+};
+
 // A call of one symbol with valid arguments, through `function`.
 using Road = std::function<CUresult(void* function, Things& things)>;
 

@@ -10,17 +10,8 @@
 namespace nvshare::integration {
 namespace {
 
-class Roads : public Preloaded {
+class Roads : public WithThings {
  protected:
-  void SetUp() override {
-    Preloaded::SetUp();
-    things.context = context;
-    things.noop = noop_kernel;
-    ASSERT_TRUE(things.make(driver()));
-    library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr);
-  }
-
   // The result with the gate open.
   CUresult unhindered(const Road& road, void* function) {
     scheduler().open();
@@ -48,9 +39,6 @@ class Roads : public Preloaded {
     EXPECT_EQ(caller.result(), expected);
     EXPECT_EQ(calls_of(row.symbol), before + 1);
   }
-
-  Things things;
-  void* library = nullptr;
 };
 
 TEST_F(Roads, NothingThatMakesTheGpuWorkPassesAClosedGate) {
