@@ -233,8 +233,7 @@ void take(Link& link, const wire::Arena& message, int* descriptor) {
   if (*descriptor < 0) {
     return warn_once(
         "host memory that the scheduler gave did not arrive: this program may not be swapped out "
-        "in "
-        "time (does a security profile refuse its files, or are too many files open?)");
+        "in time (does a security profile refuse its files, or are too many files open?)");
   }
   {
     Lock lock(link.mutex);
