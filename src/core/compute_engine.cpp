@@ -9,19 +9,19 @@ namespace nvshare::core {
 void ComputeEngine::enter_ready(Client& client, std::uint64_t seq) {
   client.phase = Phase::Ready;
   client.ready_seq = seq;
-  client.share->ready.emplace(seq, &client);
+  client.share->ready.insert(client.ready_key());
   ++client.share->wanting;
 }
 
 void ComputeEngine::leave_ready(Client& client) {
-  client.share->ready.erase({client.ready_seq, &client});
+  client.share->ready.erase(client.ready_key());
   client.phase = Phase::Off;
   --client.share->wanting;
 }
 
 void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::optional<Duration> budget,
                                   const Reason& why, Time now, Decisions& out) {
-  client.share->ready.erase({client.ready_seq, &client});
+  client.share->ready.erase(client.ready_key());
   client.phase = Phase::Running;
   client.grant_seq = seq;
   client.granted_at = now;

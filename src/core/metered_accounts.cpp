@@ -250,8 +250,10 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   // Virtual time counts what others went without: a turn that was held and not used as well.
   const bool in_demand = contended(share) || has_turn(client);
   const Duration held = in_demand && turns_ ? held_since_bill(client, now) : Duration::zero();
-  account.vtime += virtual_time(share, std::max(charge, held) - ahead);
-  client.billed_at = now;
+  const Duration had = std::max(charge, held);
+  account.vtime += virtual_time(share, had - ahead);
+  client.had += std::min(had, now - client.had_since).count();
+  client.billed_at = client.had_since = now;
   if (share.limited()) {
     const Duration before = account.allowance;
     // What it did in the part of this grant that had no limit is free.

@@ -108,12 +108,23 @@ void MeteredEngine::make_ready(Client& client, Time now) {
   Share& share = *client.share;
   note_burst(client, now);
   note_duty(client, Duration::zero(), now);
+  join_siblings(client);
   enter_ready(client, next_seq_++);
   duty_sum_ppm_ += client.duty_ppm;
   if (!share.meter.active) activate(share);
   settle(share);
   if (!share.meter.throttled && share.limited()) note_allowance(share);
   enqueue_if_runnable(share);
+}
+
+// Turns of a tenant are not all of the same length. By the order in which they ask alone the same
+// process would have the short one each time: who has had least is next.
+void MeteredEngine::join_siblings(Client& client) {
+  Share& share = *client.share;
+  client.had = std::max(client.had, share.meter.least_had);
+  if (!share.ready.empty()) return;
+  // Nobody went without what the others had until now.
+  for (const auto& [seq, sibling] : share.held) sibling->had_since = now_;
 }
 
 void MeteredEngine::make_unready(Client& client, Time now) {
@@ -278,7 +289,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   level.waiting_since = now;
   dequeue(share);
   raise_floor_of(tier_of(share), share.meter.vtime);
-  Client& client = *share.ready.begin()->second;
+  Client& client = *std::get<Client*>(*share.ready.begin());
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
   if (share.limited()) budget = share.meter.allowance;
@@ -293,6 +304,8 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   share.meter.at_grant = share.meter.allowance;
   client.unlimited_mark = unlimited_time(share);
   client.billed_at = now;
+  client.had_since = now;
+  share.meter.least_had = std::max(share.meter.least_had, client.had);
   client.turn = turn_of(client);
   client.duty_at = now;  // waiting for others says nothing of what it wants
   enter_running(client, next_seq_++, budget, why, now, out);
@@ -410,7 +423,10 @@ Reason MeteredEngine::explain(const Client& client, Time now) const {
       }
     }
   }
-  for (const auto& [seq, sibling] : share.ready) before += seq < client.ready_seq;
+  const auto me = share.ready.find(const_cast<Client&>(client).ready_key());
+  if (me != share.ready.end()) {
+    before += static_cast<int>(std::distance(share.ready.begin(), me));
+  }
   return {.why = Why::WaitsForTurn, .count = before + slots_};
 }
 

@@ -76,6 +76,7 @@ class MeteredEngine final : public ComputeEngine {
   void raise_floor_of(Tier tier, VirtualTime vtime) {
     lowest_vtime_[tier] = std::max(lowest_vtime_[tier], vtime);
   }
+  void join_siblings(Client& client);
   void add_virtual_time(Share& share, Duration used);
   void charge_ahead(Client& client);
   void settle(Share& share);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/units.h"
@@ -56,6 +57,8 @@ struct Share;
 // it belongs to is not touched on the way.
 using ClientOrder = std::set<std::pair<std::uint64_t, Client*>>;
 using ShareOrder = std::set<std::pair<std::uint64_t, Share*>>;
+// Who could run now: by what it has had of its tenant's time, then by when it asked.
+using ReadyOrder = std::set<std::tuple<VirtualTime, std::uint64_t, Client*>>;
 
 // Account of the window policies.
 struct WindowAccount {
@@ -83,6 +86,7 @@ struct MeterAccount {
   bool runnable = false;        // stands in the run queue
   int level = 0;                // of the run queue it stands in
   std::size_t tier = SIZE_MAX;  // in which `vtime` is counted
+  VirtualTime least_had = 0;    // where a process stands that joins the others of the tenant
 };
 
 // A tenant on one GPU: what limits are enforced on.
@@ -96,7 +100,7 @@ struct Share {
   int stopping = 0;  // Stopping or Overdue
   int overdue = 0;
   int parked = 0;  // clients with work whose memory is not there
-  ClientOrder ready;
+  ReadyOrder ready;
   ClientOrder held;  // Running, by grant
   std::optional<Time> first_throttle;
   Fixed billed = 0;  // since the share exists
@@ -164,6 +168,8 @@ struct Client {
   // Compute.
   Phase phase = Phase::Off;
   std::uint64_t ready_seq = 0;
+  VirtualTime had = 0;  // beside other processes of its tenant; the window policies do not count it
+  Time had_since{};     // from when on what it holds is counted
   std::uint64_t grant_seq = 0;
   Time granted_at{};
   Duration turn{};          // how long a turn was then
@@ -181,6 +187,7 @@ struct Client {
   std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU
   Time duty_at{};
 
+  ReadyOrder::value_type ready_key() { return {had, ready_seq, this}; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
   // What it lacks and nobody has brought on the way; and what of that an order could bring.

@@ -225,7 +225,7 @@ void WindowEngine::make_ready(Client& client, Time now) {
 
 void WindowEngine::make_unready(Client& client, Time now) {
   catch_up(now);
-  eligible_.erase({client.ready_seq, &client});
+  eligible_.erase(client.ready_key());
   const int before = client.share->wanting;
   leave_ready(client);
   wanting_changed(*client.share, before);
@@ -234,7 +234,7 @@ void WindowEngine::make_unready(Client& client, Time now) {
 void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
   Share& share = *client.share;
-  eligible_.erase({client.ready_seq, &client});
+  eligible_.erase(client.ready_key());
   settle(share);
   enter_window(share);
   enter_running(client, next_seq_++, std::nullopt, why, now, out);
@@ -329,7 +329,7 @@ void WindowEngine::grant_what_may_run(Time now, Decisions& out) {
   const bool slot_taken = rules_.serial && slots_ > 0;
   if (slot_taken) return;
   while (!eligible_.empty()) {
-    grant_now(*eligible_.begin()->second, {.why = Why::HasBudget}, now, out);
+    grant_now(*std::get<Client*>(*eligible_.begin()), {.why = Why::HasBudget}, now, out);
     if (rules_.serial) return;
   }
 }
@@ -387,7 +387,7 @@ Reason WindowEngine::explain(const Client& client, Time now) const {
             .quota = from_fixed(quota_of(share).value_or(0)),
             .wait = until_quota(share, billed_until_now(share), now)};
   }
-  const auto me = eligible_.find({client.ready_seq, const_cast<Client*>(&client)});
+  const auto me = eligible_.find(const_cast<Client&>(client).ready_key());
   return {
       .why = Why::WaitsForTurn,
       .count = me == eligible_.end() ? 0 : static_cast<int>(std::distance(eligible_.begin(), me))};

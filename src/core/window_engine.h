@@ -80,7 +80,7 @@ class WindowEngine final : public ComputeEngine {
   std::uint64_t next_seq_ = 1;
   int running_ = 0;              // clients that hold or have not given back a grant
   int slots_ = 0;                // of these, the ones others wait for
-  ClientOrder eligible_;         // ready, and their tenants have quota left
+  ReadyOrder eligible_;          // ready, and their tenants have quota left
   ClientOrder running_clients_;  // Running, by grant
   ShareOrder running_shares_;
   ShareOrder throttled_;

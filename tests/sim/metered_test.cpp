@@ -267,6 +267,28 @@ TEST(Metered, ManyOverCommittedTenantsScale) {
   EXPECT_GE(report.gpus[0].utilization_percent, 99.5);
 }
 
+// What a tenant has goes to its processes in equal parts, however long their turns come out.
+TEST(Metered, ProcessesOfATenantShareItsLimitEqually) {
+  for (const Duration hand_over :
+       {Duration(0us), Duration(20us), Duration(70us), Duration(200us)}) {
+    for (const int limit : {10, 25, 60, 100}) {
+      for (const int processes : {2, 3, 4}) {
+        SCOPED_TRACE(testing::Message() << processes << " at " << limit << " %, hand-over "
+                                        << hand_over.count() << " ns");
+        Scenario scenario = metered();
+        scenario.hand_over = hand_over;
+        scenario.clients = {saturating("A", limit, 1ms)};
+        scenario.clients[0].processes = processes;
+        const Report report = play(scenario);
+        const double each = share_of(report, 0) / processes;
+        for (const ClientReport& one : report.clients) {
+          EXPECT_NEAR(100.0 * one.gpu_time / report.lasted, each, 0.1);
+        }
+      }
+    }
+  }
+}
+
 // Each is still capped by its own limit when the others are idle.
 TEST(Metered, OverCommittedTenantsKeepTheirOwnLimit) {
   Scenario scenario = metered();
