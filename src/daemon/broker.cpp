@@ -360,7 +360,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
 }
 
 Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, TenantId tenant,
-                                    wire::Page& page, Time now) {
+                                    wire::Page& page, Time now, const Greet& greet) {
   if (auto bad = bad_hello(hello)) return *bad;
   if (!tenants_.contains(tenant)) return Error{"there is no such tenant"};
   const auto gpu = gpu_for(hello, now);
@@ -369,12 +369,6 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);
-  client.beyond = beyond_with(client, client.allocated);
-  fit_beyond(client);
-  book_rest(client, now);
-  show_allocated(tenant, *gpu);
-  rooms_stale_ = true;  // not in its page yet
-  show_rooms();
   update_watch(gpus_.at(*gpu), client.id);
   const TenantRecord& of = tenants_.at(tenant);
   log_.info("client_registered", {{"client", client.id.value},
@@ -385,12 +379,6 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
                                   {"program", client.program},
                                   {"allocated", client.allocated.count},
                                   {"resident", client.resident.count}});
-  if (client.booked != client.to_book()) {
-    log_.warn("client_over_limit", {{"client", client.id.value},
-                                    {"tenant", of.is.name},
-                                    {"allocated", client.allocated.count},
-                                    {"counted", client.booked.count}});
-  }
   auto welcome = wire::make<wire::Welcome>();
   welcome.magic = wire::kMagic;
   welcome.major = wire::kMajor;
@@ -399,6 +387,21 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   welcome.watch = client.watch;
   welcome.backend = client.backend;
   wire::put_text(welcome.tenant, sizeof welcome.tenant, of.is.name.c_str());
+  if (greet) greet(welcome);
+  // From here on it may be told to move what it has: after a scheduler before this one that can be
+  // more than there is room for.
+  client.beyond = beyond_with(client, client.allocated);
+  fit_beyond(client);
+  book_rest(client, now);
+  show_allocated(tenant, *gpu);
+  rooms_stale_ = true;  // not in its page yet
+  show_rooms();
+  if (client.booked != client.to_book()) {
+    log_.warn("client_over_limit", {{"client", client.id.value},
+                                    {"tenant", of.is.name},
+                                    {"allocated", client.allocated.count},
+                                    {"counted", client.booked.count}});
+  }
   return welcome;
 }
 

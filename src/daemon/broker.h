@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -71,10 +72,11 @@ class Broker {
   Result<void> set_paused(TenantId tenant, bool paused, Time now);
 
   // --- clients
-  // A process begins to use a GPU. The answer is sent by the caller, with the page, before anything
-  // else goes to that client; `page` stays until leave(). `when_lost` is passed on.
+  // A process begins to use a GPU; `page` stays until leave(). `greet` sends the answer, with the
+  // page: it is called once the client is known, before anything else goes to it.
+  using Greet = std::function<void(const wire::Welcome&)>;
   Result<wire::Welcome> hello(const wire::Hello& hello, const Peer& peer, TenantId tenant,
-                              wire::Page& page, Time now);
+                              wire::Page& page, Time now, const Greet& greet = {});
   // A packet as it came (looked at); null for one that lies about its length.
   void packet(ClientId client, const wire::Header* header, Time now);
   void leave(ClientId client, Time now);

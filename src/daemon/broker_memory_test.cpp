@@ -229,6 +229,23 @@ TEST_F(PinnedWaits, SeveralThreadsAreAnsweredEach) {
   EXPECT_EQ(record(one).pinned, gib(1) + mib(1));
 }
 
+TEST(BrokerHello, NothingIsSaidToAClientBeforeItIsWelcome) {
+  TestBroker t;
+  auto hello = TestBroker::hello();
+  hello.allocated = hello.resident =
+      hello.gpu_memory / 4 * 3;  // as a scheduler before this one left it
+  t.want(t.join(t.tenant("b"), hello));
+  wire::Page page{};
+  std::size_t told = 1;
+  const auto greet = [&](const wire::Welcome& welcome) {
+    told = t.outbox.sent[ClientId{welcome.client}].size();
+  };
+  const auto welcome = t.broker.hello(hello, {4711, 1000}, t.tenant("a"), page, t.now, greet);
+  ASSERT_TRUE(welcome) << welcome.error().message;
+  EXPECT_EQ(told, 0u);
+  EXPECT_EQ(t.outbox.take<wire::SwapOut>(ClientId{welcome->client}).size(), 1u) << "but then";
+}
+
 TEST_F(PinnedWaits, AnOlderLibraryIsAnsweredAtOnce) {
   auto hello = TestBroker::hello();
   hello.minor = 0;

@@ -217,14 +217,17 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   auto page = SharedPage::make();
   if (!page) return refuse(session, page.error().message);
   session.page = std::move(*page);
-  auto welcome = broker_->hello(message, session.peer, *tenant, *session.page, reactor_.now());
-  if (!welcome) return refuse(session, welcome.error().message);
-  session.client = ClientId{welcome->client};
-  by_client_[*session.client] = session.id;
-  welcome->when_lost = settings_.when_lost;
-  if (wire::send(session.socket.get(), &welcome->header, false, session.page.fd()) < 0) {
-    return doom(session);
-  }
+  const auto greet = [&](wire::Welcome welcome) {
+    session.client = ClientId{welcome.client};
+    by_client_[*session.client] = session.id;
+    welcome.when_lost = settings_.when_lost;
+    if (wire::send(session.socket.get(), &welcome.header, false, session.page.fd()) < 0) {
+      doom(session);
+    }
+  };
+  const auto known =
+      broker_->hello(message, session.peer, *tenant, *session.page, reactor_.now(), greet);
+  if (!known) return refuse(session, known.error().message);
   session.page.close_fd();
 }
 

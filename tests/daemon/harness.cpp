@@ -233,8 +233,9 @@ bool TestProgram::closed(std::chrono::milliseconds patience) {
   return wire::receive(fd(), buffer_, false) == 0;
 }
 
-std::optional<wire::Welcome> TestProgram::hello(std::uint64_t allocated) {
+std::optional<wire::Welcome> TestProgram::hello(std::uint64_t allocated, std::uint64_t resident) {
   hello_.allocated = allocated;
+  hello_.resident = resident;
   if (!say(hello_)) return std::nullopt;
   return hear<wire::Welcome>();
 }

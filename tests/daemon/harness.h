@@ -94,7 +94,7 @@ class TestProgram {
   // The scheduler has closed the connection.
   bool closed(std::chrono::milliseconds patience = kPatience);
 
-  std::optional<wire::Welcome> hello(std::uint64_t allocated = 0);
+  std::optional<wire::Welcome> hello(std::uint64_t allocated = 0, std::uint64_t resident = 0);
   std::optional<wire::Welcome> run_begin(const std::string& name, int cores = 100,
                                          std::uint64_t memory = 0);
   std::optional<wire::View> look();

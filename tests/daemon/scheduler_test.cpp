@@ -36,6 +36,20 @@ TEST(Scheduler, FindsTheCardAndWelcomesAProgram) {
   EXPECT_EQ(status["tenants"][0]["processes"][0]["pid"], getpid());
 }
 
+// After a scheduler before this one they may have more on the card than there is room for.
+TEST(Scheduler, WhoComesBackHearsItsOrdersBehindTheWelcome) {
+  SchedulerProcess scheduler;
+  TestProgram one(scheduler);
+  TestProgram two(scheduler);
+  ASSERT_TRUE(one.hello(6 * kGi, 6 * kGi));
+  ASSERT_TRUE(one.want());
+  ASSERT_TRUE(one.hear<wire::Grant>());
+  ASSERT_TRUE(two.hello(6 * kGi, 6 * kGi));
+  const auto out = two.hear<wire::SwapOut>();
+  ASSERT_TRUE(out);
+  EXPECT_GT(out->bytes, 0u);
+}
+
 TEST(Scheduler, TwoProgramsTakeTurns) {
   SchedulerProcess scheduler(turns());
   TestProgram one(scheduler);
