@@ -179,7 +179,7 @@ uint64_t move_alone(Link& link, uint64_t bytes, bool out) {
 
 }  // namespace
 
-bool bring_all_back(Link& link) {
+bool bring_all_back(Link& link, bool gives_way) {
   if (link.absent.load() == 0) return true;
   const uint64_t brought = move_alone(link, ~uint64_t{0}, false);
   // What the driver did not bring now it brings when it is touched. Looked at in this order: memory
@@ -187,7 +187,8 @@ bool bring_all_back(Link& link) {
   const uint64_t absent = link.absent.load();
   if (absent <= managed_absent(link.gate)) return true;
   // It cannot run with a part of its memory, and another could with the room.
-  if (brought > 0) move_alone(link, brought, true);
+  const uint64_t given_up = gives_way ? ~uint64_t{0} : brought;
+  if (given_up > 0) move_alone(link, given_up, true);
   return false;
 }
 

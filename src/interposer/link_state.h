@@ -165,8 +165,9 @@ void note_gap(Link& link, StreamRecord& record);
 // to be lost meanwhile (`lost`).
 void take_order(Link& link, const Order& order);
 void run_orders(Link& link);
-// Without a scheduler: brings back by itself what is absent. True when nothing is any more.
-bool bring_all_back(Link& link);
+// Without a scheduler: brings back by itself what is absent. True when nothing is any more. Else it
+// gives back what it has brought, or `gives_way` with all that can leave.
+bool bring_all_back(Link& link, bool gives_way);
 
 // link_end.cpp: the process ends. What it has on the GPU is given back before the kernel takes the
 // process apart, which takes seconds where there is much pinned host memory.

@@ -36,6 +36,7 @@ constexpr uint64_t kWakeEarly = 80 * kMicrosecond;  // asleep, one may be this l
 constexpr uint64_t kStayAwake = 500 * kMicrosecond;
 constexpr uint64_t kLookAgain = 20 * kMicrosecond;
 constexpr uint64_t kLookForScheduler = kSecond;
+constexpr uint64_t kGivesWayFrom = 3 * kSecond;      // between tries to run alone
 constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
 constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
 
@@ -398,7 +399,14 @@ void lose(Link& link) {
 void run_alone(Link& link) {
   if (link.phase != Phase::Unmanaged || link.gate.state.load() != kClosed) return;
   if (link.when_lost != wire::WhenLost::Run || now_ns() < link.alone_at) return;
-  if (!bring_all_back(link)) {
+  if (link.absent.load() > 0) {  // something may move, and nothing that is in use does
+    close_gate(link.gate);
+    drain(link);
+  }
+  // Two of which neither had all when the scheduler went wait for each other's room until one gives
+  // all of it: who, is a toss of a coin. Not before the next scheduler has had time to come.
+  const bool tossed = ((now_ns() >> 10 ^ static_cast<uint64_t>(getpid())) & 1) != 0;
+  if (!bring_all_back(link, tossed && link.alone_wait >= kGivesWayFrom)) {
     // Not all at the same time, and not too often: moving takes from those who run.
     const uint64_t wait =
         link.alone_wait < kMostPatientLook ? link.alone_wait + kSecond : kMostPatientLook;

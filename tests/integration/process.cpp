@@ -58,7 +58,7 @@ Process::Process(const std::vector<std::string>& words, const Environment& envir
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
   sigset_t defaults;
   ::sigemptyset(&defaults);
-  ::sigaddset(&defaults, SIGPIPE);
+  for (const int one : {SIGPIPE, SIGINT, SIGQUIT}) ::sigaddset(&defaults, one);
   ::posix_spawnattr_setsigdefault(&attributes, &defaults);
   if (::posix_spawnp(&pid_, words[0].c_str(), &files, &attributes, pointers(words).data(),
                      pointers(variables).data()) != 0) {

@@ -47,16 +47,6 @@ void end_children() {
   }
 }
 
-// What a probe has answered, without what `nvshare run` says beside it.
-std::vector<std::string> answers_of(const Process& probe) {
-  std::vector<std::string> lines;
-  std::istringstream text(probe.output());
-  for (std::string line; std::getline(text, line);) {
-    if (!text.eof() && !line.starts_with("nvshare")) lines.push_back(line);
-  }
-  return lines;
-}
-
 // The end of what a program said, without how far it was.
 std::string last_words(const fs::path& path) {
   std::ifstream file(path);
@@ -68,6 +58,15 @@ std::string last_words(const fs::path& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> answers_of(const Process& probe) {
+  std::vector<std::string> lines;
+  std::istringstream text(probe.output());
+  for (std::string line; std::getline(text, line);) {
+    if (!text.eof() && !line.starts_with("nvshare")) lines.push_back(line);
+  }
+  return lines;
+}
 
 std::string gpu_job() {
   return NVSHARE_GPU_JOB;

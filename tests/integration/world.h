@@ -141,6 +141,9 @@ class World : public ::testing::Test {
 // Waits until all have ended with code 0.
 void expect_all_good(std::vector<Job>& jobs, Duration limit);
 
+// What a probe has answered, without what `nvshare run` says beside it.
+std::vector<std::string> answers_of(const Process& probe);
+
 // The programs that tests start.
 std::string gpu_job();
 std::string probe_program();
