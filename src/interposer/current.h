@@ -30,7 +30,8 @@ class Within {
     real<FunctionId::cuCtxGetCurrent>(&current);
     inside_ = current == context && context != nullptr;
     if (inside_) return;
-    inside_ = pushed_ = real<FunctionId::cuCtxPushCurrent_v2>(context) == CUDA_SUCCESS;
+    result_ = real<FunctionId::cuCtxPushCurrent_v2>(context);
+    inside_ = pushed_ = result_ == CUDA_SUCCESS;
   }
   ~Within() {
     CUcontext popped;
@@ -39,8 +40,10 @@ class Within {
   Within(const Within&) = delete;
   Within& operator=(const Within&) = delete;
   explicit operator bool() const { return inside_; }
+  CUresult result() const { return result_; }
 
  private:
+  CUresult result_ = CUDA_SUCCESS;
   bool inside_ = false;
   bool pushed_ = false;
 };

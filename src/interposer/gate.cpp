@@ -127,7 +127,7 @@ uint64_t all_passes() {
   return sum;
 }
 
-Passage::Passage(Destination destination) {
+Passage::Passage(Destination destination) : destination_(destination) {
   const KeepErrno keep;
   Slot* slot = own_slot();
   if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) != nullptr) return;
@@ -149,6 +149,7 @@ Passage::Passage(Destination destination) {
         note_gap(*gate->link, *record_);
       }
     }
+    unnoted_ = state == kMetered && record_ == nullptr && !is_captured(destination);
     slot->inside.store(gate, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (gate->state.load(std::memory_order_relaxed) == state) break;
@@ -167,6 +168,9 @@ Passage::~Passage() {
     const KeepErrno keep;
     note_submission(*record_);
     note_busy(*record_->gate->link, *record_);
+  } else if (unnoted_) {
+    const KeepErrno keep;
+    wait_for_call(destination_);
   }
   slot_->inside.store(nullptr, std::memory_order_release);
 }

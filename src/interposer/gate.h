@@ -94,6 +94,8 @@ class Passage {
   bool refused_ = false;
   Slot* slot_ = nullptr;            // null: nothing to leave
   StreamRecord* record_ = nullptr;  // where the call goes, while metered
+  Destination destination_;
+  bool unnoted_ = false;  // metered, and there was no memory for a record
 };
 
 // The gate that a call to there passes; null when there is none.

@@ -18,6 +18,8 @@ namespace {
 Link g_link;
 std::atomic<bool> g_captured{false};
 std::atomic<int> g_waits{0};
+std::atomic<int> g_waited_for{0};
+std::atomic<bool> g_waited_inside{false};
 }  // namespace
 
 bool any_link() {
@@ -37,6 +39,10 @@ StreamRecord* record_for(Slot&, Gate&, Destination) {
 }
 void wait_for_room(StreamRecord&) {}
 void note_submission(StreamRecord&) {}
+void wait_for_call(Destination) {
+  ++g_waited_for;
+  g_waited_inside = !nobody_inside(g_link.gate);
+}
 void note_thread_gone(const Slot&) {}
 void start_meter(Link&, StreamRecord&) {}
 void note_gap(Link&, StreamRecord&) {}
@@ -142,6 +148,23 @@ TEST_F(GateTest, WhatIsCapturedIsNotHeldBack) {
   close_gate(g_link.gate);
   g_captured = true;
   through_the_gate([] { EXPECT_TRUE(nobody_inside(g_link.gate)) << "it makes no GPU work"; });
+}
+
+// There is no memory for one; nobody else could tell the end of it.
+TEST_F(GateTest, ACallWithoutARecordIsWaitedForInside) {
+  open(kMetered);
+  g_waited_for = 0;
+  { const Passage passage(Destination{}); }
+  EXPECT_EQ(g_waited_for, 1);
+  EXPECT_TRUE(g_waited_inside);
+  EXPECT_TRUE(nobody_inside(g_link.gate));
+  g_captured = true;
+  { const Passage passage(Destination{}); }
+  EXPECT_EQ(g_waited_for, 1) << "it makes no GPU work";
+  g_captured = false;
+  open(kFree);
+  { const Passage passage(Destination{}); }
+  EXPECT_EQ(g_waited_for, 1) << "nothing is counted";
 }
 
 TEST_F(GateTest, TheHostsErrnoIsLeftAlone) {

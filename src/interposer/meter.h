@@ -79,6 +79,10 @@ class Window {
     if (launches_ < kFewest) launches_ = kFewest;
     if (launches_ > kMost) launches_ = kMost;
   }
+  // There are no more markers than so many.
+  void limit(uint32_t markers) {
+    if (launches_ > markers) launches_ = markers;
+  }
 
  private:
   uint32_t launches_ = 4;

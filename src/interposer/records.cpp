@@ -4,6 +4,7 @@
 
 #include "interposer/current.h"
 #include "interposer/link_state.h"
+#include "interposer/markers.h"
 
 namespace nvshare::interposer {
 namespace {
@@ -90,7 +91,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->context = context;
   record->stream = stream;
   record->thread = thread;
-  record->orphan = false;
+  record->orphan = record->kept = false;
   // Counting goes on: who waited for the stream that was here before may still say what is done.
   record->done = record->marked = record->submitted.load();
   record->done_at = record->last_call_at = 0;
@@ -99,15 +100,19 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->window = Window{};
   record->interval = record->elapsed = 0;
   record->in_use = true;
+  reserve_marker(*record);
   return record;
 }
 
-void release_record(StreamRecord& record, bool destroy_events) {
+// `alive`: its context is, with what the driver has for the record.
+void release_record(StreamRecord& record, bool alive) {
   for (Marker& marker : record.ring) {
-    if (destroy_events && marker.event != nullptr) {
-      real<FunctionId::cuEventDestroy_v2>(marker.event);
-    }
+    if (alive && marker.event != nullptr) real<FunctionId::cuEventDestroy_v2>(marker.event);
     marker = Marker{};
+  }
+  if (alive && record.kept) {
+    const Within within(record.context);
+    real<FunctionId::cuStreamDestroy_v2>(record.stream);
   }
   record.in_use = false;
   g_version.fetch_add(1);
@@ -123,109 +128,34 @@ CUcontext context_of(CUstream stream) {
   return context;
 }
 
-// --- markers: under the record's mutex ---------------------------------------------------------
-
-void raise(std::atomic<uint64_t>& value, uint64_t to) {
-  uint64_t seen = value.load();
-  while (seen < to && !value.compare_exchange_weak(seen, to)) {
-  }
-}
-
-void note_done_at(StreamRecord& record, uint64_t count, uint64_t now) {
-  raise(record.done, count);
-  raise(record.done_at, now);
-}
-
-// The context is broken, or the stream is none: nothing can be learnt of it.
-void take_for_done(StreamRecord& record, uint64_t now) {
-  record.outstanding = 0;
-  record.marked = record.submitted.load();
-  note_done_at(record, record.submitted, now);
-}
-
-// How far behind the meter's origin a marker is that is done.
-void note_elapsed(StreamRecord& record, CUevent marker) {
-  const Origin& origin = record.gate->link->origin;
-  const uint64_t interval = origin.interval.load(std::memory_order_acquire);
-  if (interval == 0 || origin.context.load() != record.context) return;
-  float milliseconds = 0;
-  if (real<FunctionId::cuEventElapsedTime>(&milliseconds, origin.event.load(), marker) !=
-          CUDA_SUCCESS ||
-      milliseconds < 0) {
-    return;
-  }
-  const auto elapsed = static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
-  if (record.interval != interval || record.elapsed < elapsed) record.elapsed = elapsed;
-  record.interval = interval;
-}
-
-// Takes note of the markers that are done.
-void retire(StreamRecord& record, uint64_t now) {
-  while (record.outstanding > 0) {
-    const Marker& oldest = record.ring[record.first];
-    const CUresult result = real<FunctionId::cuEventQuery>(oldest.event);
-    if (result == CUDA_ERROR_NOT_READY || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
-        result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-      return;
-    }
-    if (result == CUDA_ERROR_CAPTURED_EVENT) {  // the stream joined a capture just before it
-      record.outstanding = 0;
-      record.marked = record.done.load();
-      return;
-    }
-    if (result != CUDA_SUCCESS) return take_for_done(record, now);
-    record.flight = now - oldest.placed_at;
-    if (record.outstanding >= record.window.markers()) record.window.learn(record.flight);
-    note_done_at(record, oldest.count, now);
-    note_elapsed(record, oldest.event);
-    record.first = (record.first + 1) % Window::kMarkers;
-    --record.outstanding;
-  }
-}
-
-// Behind everything that has been submitted. The stream's context is current. With all markers
-// outstanding, the newest moves back.
-void place(StreamRecord& record, uint64_t now) {
-  if (is_captured({record.stream, false})) return;
-  const uint64_t submitted = record.submitted.load();
-  const bool full = record.outstanding == Window::kMarkers;
-  const uint32_t index = record.first + record.outstanding - (full ? 1 : 0);
-  Marker& marker = record.ring[index % Window::kMarkers];
-  if (marker.event == nullptr &&
-      real<FunctionId::cuEventCreate>(&marker.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
-    marker.event = nullptr;
-    return take_for_done(record, now);
-  }
-  if (real<FunctionId::cuEventRecord>(marker.event, record.stream) != CUDA_SUCCESS) {
-    real<FunctionId::cuEventDestroy_v2>(marker.event);
-    marker.event = nullptr;
-    return take_for_done(record, now);
-  }
-  marker.count = submitted;
-  marker.placed_at = now;
-  record.marked = submitted;
-  record.last_placed_at = now;
-  if (!full) ++record.outstanding;
-}
-
 // What the link's thread does with one record: retires markers, and places one behind work that has
 // none.
 void look_at(StreamRecord& record, uint64_t spacing, uint64_t now) {
   Lock lock(record.mutex);
   retire(record, now);
   const bool bare = record.marked.load() < record.submitted.load();
-  if (!bare || record.thread != nullptr || record.orphan) return;
+  if (!bare || record.thread != nullptr || (record.orphan && !record.kept)) return;
   if (now - record.last_placed_at < spacing &&
       (record.outstanding > 0 || spacing == kPlaceNothing)) {
     return;
   }
-  const Within within(record.context);
-  if (within) {
-    place(record, now);
-  } else {
-    take_for_done(record, now);
-  }
+  place_or_ask(record, now);
   retire(record, now);
+}
+
+// Nobody but its thread can place a marker in a thread's default stream, and it may not come back
+// for long. The legacy stream waits for those streams: a marker there tells of this one as well.
+void leave_to_legacy(StreamRecord& record) {
+  const uint64_t submitted = record.submitted.load();
+  {
+    Lock lock(g_mutex);
+    if (StreamRecord* legacy = find(record.context, stream_legacy(), nullptr)) {
+      legacy->submitted.fetch_add(1);
+      return note_done(record, submitted);
+    }
+  }
+  wait_for_call({record.stream, true});
+  note_done(record, submitted);
 }
 
 }  // namespace
@@ -235,10 +165,10 @@ std::atomic<int> g_captures{0};
 bool is_captured(Destination destination) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // An error says that the legacy stream is not to be used while others are captured.
-  if (real<FunctionId::cuStreamIsCapturing>(normal(destination), &status) != CUDA_SUCCESS) {
-    return true;
-  }
+  const CUresult result = real<FunctionId::cuStreamIsCapturing>(normal(destination), &status);
+  // The legacy stream is not to be used while others are captured. A broken context captures
+  // nothing, and nobody is to wait for that to end.
+  if (result != CUDA_SUCCESS) return leaves_it_open(result);
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -293,19 +223,24 @@ HoldMarkers::~HoldMarkers() {
   g_mutex.unlock();
 }
 
-void HoldMarkers::leaving(CUstream stream) {
+bool HoldMarkers::leaving(CUstream stream) {
   StreamRecord* record = find(nullptr, stream, nullptr);
-  if (record == nullptr) return;
+  if (record == nullptr) return true;
   Relaxed relaxed;
   const Within within(record->context);
   Lock lock(record->mutex);
   // While running free nobody counted what was submitted: there may always be something in it.
   record->submitted.fetch_add(1);
-  if (within) place(*record, now_ns());
-  // Nobody can place one later, so what has no marker now would never be done.
-  if (record->marked < record->submitted) take_for_done(*record, now_ns());
+  if (is_captured({stream, false})) {
+    leave_to_markers(*record, now_ns());
+  } else {
+    place_or_ask(*record, now_ns());
+  }
   record->orphan = true;
+  // Once it is gone nobody can place a marker, and what has none would never be done.
+  record->kept = record->marked < record->submitted;
   g_version.fetch_add(1);
+  return !record->kept;
 }
 
 void HoldMarkers::gone(CUcontext context) {
@@ -400,8 +335,22 @@ void note_submission(StreamRecord& record) {
   if (since < record.window.stride() && record.thread == nullptr) return;
   Relaxed relaxed;
   const Within within(record.context);
-  Lock lock(record.mutex);
-  place(record, now_ns());
+  {
+    Lock lock(record.mutex);
+    if (within && place(record, now_ns()) == CUDA_SUCCESS) return;
+  }
+  // Others are looked at by the link's thread.
+  if (record.thread != nullptr) leave_to_legacy(record);
+}
+
+// From the thread that made the call: what is in the stream may wait for that very thread, and then
+// this never ends. Who has no memory for a record has none for much else.
+void wait_for_call(Destination destination) {
+  Relaxed relaxed;
+  while (!is_captured(destination) &&
+         real<FunctionId::cuStreamSynchronize>(normal(destination)) == CUDA_ERROR_OUT_OF_MEMORY) {
+    sleep_ns(kLookAgain);
+  }
 }
 
 void place_origin(StreamRecord& record) {

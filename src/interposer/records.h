@@ -23,6 +23,7 @@ struct StreamRecord {
   CUstream stream = nullptr;
   const Slot* thread = nullptr;  // of whom it is the default stream
   bool orphan = false;
+  bool kept = false;  // an orphan that could not be marked: the driver has not destroyed it yet
   bool in_use = false;
 
   std::atomic<uint64_t> submitted{0};
@@ -61,8 +62,9 @@ class HoldMarkers {
  public:
   HoldMarkers();
   ~HoldMarkers();
-  // A stream is about to be destroyed; what is in it still runs.
-  void leaving(CUstream stream);
+  // A stream is about to be destroyed; what is in it still runs. False: it is not to be destroyed
+  // now, as nobody could tell the end of that; the link's thread does it then.
+  [[nodiscard]] bool leaving(CUstream stream);
   // A context is gone, and all that was in it.
   void gone(CUcontext context);
   // The device's primary context is; answers which that was, if it was noted.
@@ -88,6 +90,8 @@ void wait_for_room(StreamRecord& record);
 void place_origin(StreamRecord& record);
 // The call has been made: counted, and a marker behind it when it is time for one.
 void note_submission(StreamRecord& record);
+// The same for a call that has no record: it is done when this returns.
+void wait_for_call(Destination destination);
 
 // For calls that wait: what was submitted before is done after them. Places a marker, so that the
 // GPU tells when.

@@ -17,8 +17,7 @@ CUresult create(CUstream* stream, Arguments... arguments) {
 template <FunctionId id>
 CUresult destroy(CUstream stream) {
   HoldMarkers hold;
-  hold.leaving(stream);
-  return real<id>(stream);
+  return hold.leaving(stream) ? real<id>(stream) : CUDA_SUCCESS;
 }
 
 template <FunctionId id, typename... Arguments>

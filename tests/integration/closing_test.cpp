@@ -1,4 +1,6 @@
 #include <atomic>
+#include <initializer_list>
+#include <thread>
 
 #include "integration/preloaded.h"
 #include "integration/process.h"
@@ -6,6 +8,8 @@
 // What happens to work under way, and to captures, when the gate closes.
 namespace nvshare::integration {
 namespace {
+
+constexpr CUhostFn kNote = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); };
 
 // While its work is counted, and while it is not.
 class Closing : public Preloaded, public ::testing::WithParamInterface<wire::Watch> {
@@ -15,8 +19,13 @@ class Closing : public Preloaded, public ::testing::WithParamInterface<wire::Wat
     scheduler().watch(GetParam());
   }
   void TearDown() override {
+    without_memory({"cuEventCreate", "cuEventRecord"}, false);
     scheduler().watch(wire::Watch::Metered);
     Preloaded::TearDown();
+  }
+  // The driver has none for these.
+  static void without_memory(std::initializer_list<const char*> symbols, bool is = true) {
+    for (const char* symbol : symbols) fail_calls(symbol, is ? 1'000'000'000 : 0);
   }
   // Submits, closes the gate, and looks whether anything is left at the moment of the release.
   template <typename Submit, typename Query>
@@ -82,12 +91,11 @@ TEST_P(Closing, NothingIsLeftOfAGraph) {
 TEST_P(Closing, HostFunctionsHaveBeenCalled) {
   const CUstream stream = new_stream();
   std::atomic<bool> called{false};
-  const CUhostFn note = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); };
   expect_nothing_left(
       [&] {
         const CUresult result = spin(stream, 40ms);
         if (result != CUDA_SUCCESS) return result;
-        return call<FunctionId::cuLaunchHostFunc>(stream, note, static_cast<void*>(&called));
+        return call<FunctionId::cuLaunchHostFunc>(stream, kNote, static_cast<void*>(&called));
       },
       [&] { return called ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
 }
@@ -132,6 +140,76 @@ TEST_P(Closing, NothingIsLeftOfAStreamThatWasDestroyed) {
     EXPECT_EQ(word(memory), round);
   }
   EXPECT_LT(now() - begin, 5s) << "it waited for a stream that is no more";
+}
+
+TEST_P(Closing, NothingIsLeftWithoutMemoryForMarkers) {
+  const CUstream before = new_stream();
+  without_memory({"cuEventCreate"});
+  const CUstream after = new_stream();
+  for (const CUstream stream : {CUstream{}, before, after}) {
+    expect_nothing_left([&] { return spin(stream, 30ms); }, [&] { return query(stream); });
+  }
+}
+
+TEST_P(Closing, NothingIsLeftWithoutMemoryToPlaceThem) {
+  const CUstream stream = new_stream();
+  scheduler().open();
+  ASSERT_OK(spin(stream, 60ms));
+  without_memory({"cuEventRecord"});
+  std::thread later([] {
+    std::this_thread::sleep_for(20ms);
+    without_memory({"cuEventRecord"}, false);
+  });
+  EXPECT_TRUE(scheduler().close());
+  EXPECT_OK(query(stream));
+  later.join();
+}
+
+TEST_P(Closing, NothingIsLeftInTheStreamOfAThreadWithoutMemoryForMarkers) {
+  without_memory({"cuEventCreate"});
+  std::atomic<bool> called{false};
+  expect_nothing_left(
+      [&] {
+        return Aside(context,
+                     [&] {
+                       const CUresult result = spin_per_thread(60ms);
+                       if (result != CUDA_SUCCESS) return result;
+                       return call<FunctionId::cuLaunchHostFunc_ptsz>(CUstream{}, kNote,
+                                                                      static_cast<void*>(&called));
+                     })
+            .result();
+      },
+      [&] { return called ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+}
+
+TEST_P(Closing, NothingIsLeftOfAStreamThatWasDestroyedWithoutMemoryForMarkers) {
+  without_memory({"cuEventCreate"});
+  std::atomic<bool> called{false};
+  expect_nothing_left(
+      [&] {
+        const CUstream stream = new_stream();
+        CUresult result = spin(stream, 60ms);
+        if (result == CUDA_SUCCESS) {
+          result = call<FunctionId::cuLaunchHostFunc>(stream, kNote, static_cast<void*>(&called));
+        }
+        if (result != CUDA_SUCCESS) return result;
+        return call<FunctionId::cuStreamDestroy_v2>(stream);
+      },
+      [&] { return called ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+}
+
+// Nor is it idle for those who count its time.
+TEST_P(Closing, TheGpuIsNotGivenBackWithoutMemoryForMarkers) {
+  without_memory({"cuEventCreate"});
+  const CUstream stream = new_stream();
+  scheduler().open();
+  ASSERT_OK(spin(stream, 120ms));
+  for (;;) {
+    const std::size_t holding = scheduler().holding();
+    if (query(stream) != CUDA_ERROR_NOT_READY) break;
+    ASSERT_EQ(holding, 1u);
+    std::this_thread::sleep_for(1ms);
+  }
 }
 
 TEST_P(Closing, ThreadsThatWaitAreLetInTogether) {

@@ -35,7 +35,7 @@ thread_local Interlude t_interlude;
 
 std::array<std::atomic<uint64_t>, kFunctionCount> g_calls;
 
-std::array<std::atomic<bool>, kFunctionCount> g_refused;
+std::array<std::atomic<CUresult>, kFunctionCount> g_refused;  // with which answer
 
 template <FunctionId id, auto driver, typename... Arguments>
 CUresult watched(Arguments... arguments) {
@@ -45,7 +45,8 @@ CUresult watched(Arguments... arguments) {
     t_faults.failed = function(id).symbol;
     return CUDA_ERROR_UNKNOWN;
   }
-  if (g_refused[static_cast<unsigned>(id)]) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult refused = g_refused[static_cast<unsigned>(id)];
+  if (refused != CUDA_SUCCESS) return refused;
   return driver(arguments...);
 }
 
@@ -63,11 +64,6 @@ void* g_driver[kFunctionCount] = {
 #include "cuda/functions.def"
 };
 
-std::atomic<int> g_captures{0};
-bool stopped_looking() {
-  return false;
-}
-
 // Not libc's own: a sanitizer wants to know of threads.
 void* libc_function(const char* symbol) {
   return dlsym(RTLD_DEFAULT, symbol);
@@ -82,8 +78,8 @@ uint64_t calls_since() {
 const char* failed_function() {
   return t_faults.failed;
 }
-void refuse(FunctionId id, bool refused) {
-  g_refused[static_cast<unsigned>(id)] = refused;
+void refuse(FunctionId id, bool refused, CUresult answer) {
+  g_refused[static_cast<unsigned>(id)] = refused ? answer : CUDA_SUCCESS;
 }
 void before_next(FunctionId id, std::function<void()> action) {
   t_interlude = {id, std::move(action)};

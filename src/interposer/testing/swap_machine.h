@@ -26,7 +26,7 @@ uint64_t calls_since();
 const char* failed_function();
 
 // A function of the driver fails for everybody, or works again.
-void refuse(FunctionId id, bool refused);
+void refuse(FunctionId id, bool refused, CUresult answer = CUDA_ERROR_OUT_OF_MEMORY);
 
 // Done once, when the calling thread next calls that function, before the driver sees the call.
 void before_next(FunctionId id, std::function<void()> action);
