@@ -25,7 +25,9 @@ enum class Kind : uint8_t {
   Event,        // recorded or waited for, in stream order
   Sync,         // waits until the GPU has done its work
   Capture,      // a stream's work is recorded instead of done
-  Graph,        // graphs are built, looked at, made executable or changed
+  Graph,        // graphs are built, looked at or changed
+  Bind,         // addresses are written down for later: in nodes of graphs that copy, set or wait,
+                // in what is made executable of them, in textures. What lies there is looked at
   Alloc,        // device memory is taken
   Free,         // device memory is given back
   AllocAsync,   // the same in stream order, from a pool

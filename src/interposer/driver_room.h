@@ -53,4 +53,20 @@ inline CUresult real_with_room(Arguments... arguments) {
   return with_room(Destination{}, [&] { return real<id>(arguments...); });
 }
 
+// The same for one that makes no work, but for which the driver looks at memory: what can leave is
+// there.
+template <FunctionId id, typename... Arguments>
+inline CUresult real_with_memory(Arguments... arguments) {
+  if (Slot* slot = enter_free()) {
+    const CUresult result = real<id>(arguments...);
+    leave_free(slot);
+    return result;
+  }
+  return with_room(Destination{}, [&] {
+    const Passage passage({}, Needs::kMemory);
+    if (passage.refused()) return Passage::kRefused;
+    return real<id>(arguments...);
+  });
+}
+
 }  // namespace nvshare::interposer

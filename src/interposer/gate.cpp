@@ -6,6 +6,7 @@
 
 #include "interposer/link_state.h"
 #include "interposer/records.h"
+#include "interposer/swap.h"
 
 extern "C" int __cxa_thread_atexit_impl(void (*function)(void*), void* argument, void* dso);
 extern "C" void* __dso_handle;
@@ -127,34 +128,36 @@ uint64_t all_passes() {
   return sum;
 }
 
-Passage::Passage(Destination destination) : destination_(destination) {
+Passage::Passage(Destination destination, Needs needs) : destination_(destination) {
   const KeepErrno keep;
   Slot* slot = own_slot();
   if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) != nullptr) return;
   Gate* gate = gate_for(destination);
   if (gate == nullptr) return;
+  if (needs == Needs::kMemory && !swap_has_any(*gate)) return;
   for (;;) {
     const uint32_t state = gate->state.load(std::memory_order_acquire);
     if (state == kClosed || state == kEnded) {
-      if (is_captured(destination)) return;
+      if (is_captured(destination) && (needs == Needs::kTurn || !swap_has_any(*gate))) return;
       refused_ = state == kEnded;
       if (refused_) return;
       wait_for_grant(*gate->link);
       continue;
     }
-    if (state == kMetered) {
+    if (state == kMetered && needs != Needs::kMemory) {
       record_ = record_for(*slot, *gate, destination);
       if (record_ != nullptr) {
         wait_for_room(*record_);
         note_gap(*gate->link, *record_);
       }
+      unnoted_ = record_ == nullptr && !is_captured(destination);
     }
-    unnoted_ = state == kMetered && record_ == nullptr && !is_captured(destination);
     slot->inside.store(gate, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (gate->state.load(std::memory_order_relaxed) == state) break;
     slot->inside.store(nullptr, std::memory_order_release);
     record_ = nullptr;
+    unnoted_ = false;
   }
   // From inside: whoever stops the meter now sees that somebody is.
   if (record_ != nullptr) note_busy(*gate->link, *record_);

@@ -5,8 +5,9 @@
 #include "interposer/driver.h"
 #include "interposer/sys.h"
 
-// The gate: everything that makes the GPU work passes it. Open, it costs one relaxed load and a few
-// plain stores to the thread's own slot. Closed, callers wait in the CPU.
+// The gate: everything that makes the GPU work, or needs memory to be there, passes it. Open, it
+// costs one relaxed load and a few plain stores to the thread's own slot. Closed, callers wait in
+// the CPU.
 //
 // Closing is race-free without a lock on the way in: a passing thread says in its slot that it is
 // inside, and then looks at the gate; who closes changes the gate, makes every running thread of
@@ -77,11 +78,19 @@ inline void leave_free(Slot* slot) {
   slot->inside.store(nullptr, std::memory_order_release);
 }
 
-// Held around one call that makes the GPU work, after enter_free() answered null. Constructing it
-// may wait.
+// What a call needs to be made.
+enum class Needs : uint8_t {
+  kTurn,           // work for the GPU; recorded into a capture it needs nothing
+  kTurnAndMemory,  // the same, but the driver looks at what is under the addresses it is given, and
+                   // does so for a capture, too: memory that can leave must be there
+  kMemory,         // the driver only looks; there is no work
+};
+
+// Held around one call, after enter_free() answered null. Constructing it may wait. What needs
+// memory alone waits for it like others, as memory is there for whoever may run; it is not counted.
 class Passage {
  public:
-  explicit Passage(Destination destination);
+  explicit Passage(Destination destination, Needs needs = Needs::kTurnAndMemory);
   ~Passage();
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;

@@ -8,6 +8,7 @@
 
 #include "interposer/link_state.h"
 #include "interposer/records.h"
+#include "interposer/swap.h"
 
 // The gate alone, with this file in the place of the link and the streams behind it.
 namespace nvshare::interposer {
@@ -17,9 +18,11 @@ void* g_driver[kFunctionCount];
 namespace {
 Link g_link;
 std::atomic<bool> g_captured{false};
+std::atomic<bool> g_can_leave{false};
 std::atomic<int> g_waits{0};
 std::atomic<int> g_waited_for{0};
 std::atomic<bool> g_waited_inside{false};
+std::atomic<int> g_counted{0};
 }  // namespace
 
 bool any_link() {
@@ -34,7 +37,11 @@ Gate* gate_of_context(CUcontext) {
 bool is_captured(Destination) {
   return g_captured;
 }
+bool swap_has_any(Gate&) {
+  return g_can_leave;
+}
 StreamRecord* record_for(Slot&, Gate&, Destination) {
+  ++g_counted;
   return nullptr;
 }
 void wait_for_room(StreamRecord&) {}
@@ -56,13 +63,13 @@ namespace {
 
 // As the hooks do it.
 template <typename Call>
-void through_the_gate(Call call) {
+void through_the_gate(Call call, Needs needs = Needs::kTurn) {
   if (Slot* slot = enter_free()) {
     call();
     leave_free(slot);
     return;
   }
-  const Passage passage(Destination{});
+  const Passage passage(Destination{}, needs);
   call();
 }
 
@@ -72,8 +79,32 @@ class GateTest : public ::testing::Test {
     ASSERT_TRUE(prepare_barrier());
     g_link.gate.link = &g_link;
     g_only_gate = &g_link.gate;
-    g_captured = false;
+    g_captured = g_can_leave = false;
     open(kFree);
+  }
+  // A call that needs this, with the gate closed, is held back until that opens, and inside then.
+  static void expect_held_back(Needs needs) {
+    close_gate(g_link.gate);
+    g_waits = g_counted = 0;
+    std::atomic<bool> made{false};
+    std::thread caller([&] {
+      through_the_gate(
+          [&] {
+            EXPECT_FALSE(nobody_inside(g_link.gate)) << "the memory could leave meanwhile";
+            made = true;
+          },
+          needs);
+    });
+    while (g_waits == 0 && !made) std::this_thread::yield();
+    EXPECT_FALSE(made);
+    open(kMetered);
+    caller.join();
+    EXPECT_TRUE(made);
+    EXPECT_TRUE(nobody_inside(g_link.gate));
+  }
+  static void expect_let_through(Needs needs) {
+    close_gate(g_link.gate);
+    through_the_gate([] { EXPECT_TRUE(nobody_inside(g_link.gate)); }, needs);
   }
   static void open(uint32_t state) {
     g_link.gate.state = state;
@@ -167,6 +198,25 @@ TEST_F(GateTest, ACallWithoutARecordIsWaitedForInside) {
   EXPECT_EQ(g_waited_for, 1) << "nothing is counted";
 }
 
+TEST_F(GateTest, WhatIsCapturedIsHeldBackWhereTheDriverLooksAtMemoryThatCanLeave) {
+  g_captured = g_can_leave = true;
+  expect_let_through(Needs::kTurn);
+  expect_held_back(Needs::kTurnAndMemory);
+  g_can_leave = false;
+  expect_let_through(Needs::kTurnAndMemory);
+}
+
+TEST_F(GateTest, WhatOnlyLooksAtMemoryIsHeldBackWhereThatCanLeaveAndNotCounted) {
+  g_can_leave = true;
+  for (const bool captured : {false, true}) {
+    g_captured = captured;
+    expect_held_back(Needs::kMemory);
+    EXPECT_EQ(g_counted, 0);
+  }
+  g_can_leave = false;
+  expect_let_through(Needs::kMemory);
+}
+
 TEST_F(GateTest, TheHostsErrnoIsLeftAlone) {
   close_gate(g_link.gate);
   std::thread opener([] {
@@ -194,8 +244,9 @@ TEST_F(GateTest, WhenItHasEndedCallsAreRefusedForGood) {
   EXPECT_EQ(g_link.gate.state.load(), kEnded);
   EXPECT_TRUE(Passage(Destination{}).refused());
   EXPECT_TRUE(nobody_inside(g_link.gate));
-  g_captured = true;
-  EXPECT_FALSE(Passage(Destination{}).refused()) << "it makes no GPU work";
+  g_captured = g_can_leave = true;
+  EXPECT_FALSE(Passage(Destination{}, Needs::kTurn).refused()) << "it makes no GPU work";
+  EXPECT_TRUE(Passage(Destination{}).refused()) << "the memory is given back";
 }
 
 TEST_F(GateTest, SlotsOfThreadsThatEndedAreUsedAgain) {

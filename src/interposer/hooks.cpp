@@ -40,6 +40,19 @@ constexpr bool is_work(Kind kind) {
   }
 }
 
+// What work needs. Kernels are given addresses that the driver does not understand, and prefetched
+// is only memory that does not leave by our hand.
+constexpr Needs needs_of(Kind kind) {
+  switch (kind) {
+    case Kind::Copy:
+    case Kind::Memset:
+    case Kind::StreamOp:
+      return Needs::kTurnAndMemory;
+    default:
+      return Needs::kTurn;
+  }
+}
+
 // Whether the driver may take memory of its own for calls of this kind. While a program runs free
 // it is alone on its device, and nobody could make room: the short way through the gate asks for
 // none.
@@ -49,6 +62,7 @@ constexpr bool may_take_memory(Kind kind) {
     case Kind::Module:
     case Kind::Stream:
     case Kind::Graph:
+    case Kind::Bind:
     case Kind::Import:
       return true;
     default:
@@ -75,11 +89,11 @@ Destination destination_of(Arguments... arguments) {
   return destination;
 }
 
-template <FunctionId id, Flavour flavour, typename... Arguments>
+template <FunctionId id, Kind kind, Flavour flavour, typename... Arguments>
 __attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
   const Destination destination = destination_of<flavour>(arguments...);
   return with_room(destination, [&] {
-    const Passage passage(destination);
+    const Passage passage(destination, needs_of(kind));
     if (passage.refused()) return Passage::kRefused;
     return real<id>(arguments...);
   });
@@ -93,7 +107,9 @@ inline CUresult pass(Arguments... arguments) {
       leave_free(slot);
       return result;
     }
-    return pass_slowly<id, flavour>(arguments...);
+    return pass_slowly<id, kind, flavour>(arguments...);
+  } else if constexpr (kind == Kind::Bind) {
+    return real_with_memory<id>(arguments...);
   } else if constexpr (may_take_memory(kind)) {
     return real_with_room<id>(arguments...);
   } else {

@@ -24,6 +24,7 @@ struct Way {
   int entered = 0;
   int left = 0;
   Destination to;
+  Needs needs{};
   int own = 0;
   int without_memory = 0;  // so often the driver has none
   int rooms = 0;           // that were asked for
@@ -56,8 +57,9 @@ void* g_driver[kFunctionCount] = {
 constinit thread_local Slot* t_slot = nullptr;
 std::atomic<Gate*> g_only_gate{nullptr};
 
-Passage::Passage(Destination destination) {
+Passage::Passage(Destination destination, Needs needs) {
   ++way.entered;
+  way.needs = needs;
   way.to = destination;
 }
 Passage::~Passage() {
@@ -93,7 +95,13 @@ bool has_own_body(FunctionId id) {
 bool is_for_the_gate(Kind kind) {
   return kind == Kind::Launch || kind == Kind::GraphLaunch || kind == Kind::GraphUpload ||
          kind == Kind::Copy || kind == Kind::Memset || kind == Kind::Prefetch ||
-         kind == Kind::HostFunc || kind == Kind::StreamOp;
+         kind == Kind::HostFunc || kind == Kind::StreamOp || kind == Kind::Bind;
+}
+
+Needs needs_of(Kind kind) {
+  if (kind == Kind::Bind) return Needs::kMemory;
+  const bool looks = kind == Kind::Copy || kind == Kind::Memset || kind == Kind::StreamOp;
+  return looks ? Needs::kTurnAndMemory : Needs::kTurn;
 }
 
 bool may_take_memory(Kind kind) {
@@ -151,6 +159,7 @@ void call(CUresult (*)(Arguments...), std::index_sequence<place...>) {
     if (!gated) return;
     EXPECT_LE(expected.streams, 1) << row.symbol;
     EXPECT_EQ(way.to.stream, expected.stream) << row.symbol;
+    EXPECT_EQ(way.needs, needs_of(row.kind)) << row.symbol;
     EXPECT_EQ(way.to.per_thread, row.flavour == Flavour::Ptds || row.flavour == Flavour::Ptsz)
         << row.symbol;
   };

@@ -164,7 +164,7 @@ CUresult instantiate_with_params(CUgraphExec* exec, CUgraph graph,
   bool asked = false;
   const CUresult result = instantiate(exec, graph, [&] {
     asked = true;
-    return real_with_room<kFunction>(exec, graph, params);
+    return real_with_memory<kFunction>(exec, graph, params);
   });
   if (!asked && params != nullptr) {
     params->hErrNode_out = nullptr;
@@ -179,7 +179,7 @@ CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* err
   bool asked = false;
   const CUresult result = instantiate(exec, graph, [&] {
     asked = true;
-    return real_with_room<kFunction>(exec, graph, error_node, log, log_bytes);
+    return real_with_memory<kFunction>(exec, graph, error_node, log, log_bytes);
   });
   if (!asked) {
     if (error_node != nullptr) *error_node = nullptr;
@@ -197,7 +197,7 @@ CUresult pass(CUgraphExec exec, CUstream stream, bool per_thread) {
   }
   const Destination destination{stream, per_thread};
   return with_room(destination, [&] {
-    const Passage passage(destination);
+    const Passage passage(destination, Needs::kTurn);
     if (passage.refused()) return Passage::kRefused;
     return real<kFunction>(exec, stream);
   });
@@ -246,15 +246,15 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph,
 CUresult cuGraphAddNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies,
                         size_t num_dependencies, CUgraphNodeParams* node_params) {
   note_kind(node_params);
-  return real_with_room<FunctionId::cuGraphAddNode>(graph_node, graph, dependencies,
-                                                    num_dependencies, node_params);
+  return real_with_memory<FunctionId::cuGraphAddNode>(graph_node, graph, dependencies,
+                                                      num_dependencies, node_params);
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies,
                            const CUgraphEdgeData* dependency_data, size_t num_dependencies,
                            CUgraphNodeParams* node_params) {
   note_kind(node_params);
-  return real_with_room<FunctionId::cuGraphAddNode_v2>(
+  return real_with_memory<FunctionId::cuGraphAddNode_v2>(
       graph_node, graph, dependencies, dependency_data, num_dependencies, node_params);
 }
 
@@ -273,7 +273,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* graph_exec, CUgraph graph, CUgraphNo
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* graph_exec, CUgraph graph,
                                      unsigned long long flags) {
   return instantiate(graph_exec, graph, [&] {
-    return real_with_room<FunctionId::cuGraphInstantiateWithFlags>(graph_exec, graph, flags);
+    return real_with_memory<FunctionId::cuGraphInstantiateWithFlags>(graph_exec, graph, flags);
   });
 }
 
@@ -292,15 +292,15 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph grap
 CUresult cuGraphExecUpdate(CUgraphExec graph_exec, CUgraph graph, CUgraphNode* error_node_out,
                            CUgraphExecUpdateResult* update_result_out) {
   return update(graph_exec, graph, [&] {
-    return real_with_room<FunctionId::cuGraphExecUpdate>(graph_exec, graph, error_node_out,
-                                                         update_result_out);
+    return real_with_memory<FunctionId::cuGraphExecUpdate>(graph_exec, graph, error_node_out,
+                                                           update_result_out);
   });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec graph_exec, CUgraph graph,
                               CUgraphExecUpdateResultInfo* result_info) {
   return update(graph_exec, graph, [&] {
-    return real_with_room<FunctionId::cuGraphExecUpdate_v2>(graph_exec, graph, result_info);
+    return real_with_memory<FunctionId::cuGraphExecUpdate_v2>(graph_exec, graph, result_info);
   });
 }
 

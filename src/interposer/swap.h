@@ -93,6 +93,8 @@ bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
 // is counted here at once, and told (SwapFreed, SwapProgress) a moment later.
 uint64_t swap_resident(Gate& gate);
 uint64_t swap_absent(Gate& gate);
+// Whether anything at all is allocated, there or not. For any thread.
+bool swap_has_any(Gate& gate);
 
 // Told how much host memory has been given and cannot be used yet. A lock of the engine is held.
 using SwapTellUntaken = void (*)(Gate& gate, uint64_t bytes);

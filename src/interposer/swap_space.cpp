@@ -120,6 +120,13 @@ uint64_t swap_resident(Gate& gate) {
   return space->resident;
 }
 
+bool swap_has_any(Gate& gate) {
+  Space* space = space_of(gate);
+  if (space == nullptr) return false;
+  const Lock lock(space->mutex);
+  return space->resident + space->absent != 0;
+}
+
 SwapTimes swap_times(Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return {};

@@ -49,7 +49,8 @@ TEST_F(DriverRoomCalls, ThatLoadCodeOrMakeThings) {
   int walked = 0;
   for (const Function& row : kFunctions) {
     const bool takes = row.kind == Kind::Module || row.kind == Kind::Stream ||
-                       row.kind == Kind::Graph || row.kind == Kind::Import;
+                       row.kind == Kind::Graph || row.kind == Kind::Bind ||
+                       row.kind == Kind::Import;
     const bool gives = std::string_view(row.symbol).find("Destroy") != std::string_view::npos;
     if (!takes || gives) continue;
     const CUresult result =

@@ -88,6 +88,29 @@ struct Batch {
   CUstream stream;
 };
 
+// The parameters of nodes.
+struct Node {
+  explicit Node(Things& things) : copy(deep_copy<CUDA_MEMCPY3D>(things)) {
+    memset = {things.device, 0, 0, 1, kBytes, 1};
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = things.device;
+    write.writeValue.value = 1;
+    operations = {things.context, 1, &write, 0};
+    any.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    any.memset = {things.device, 0, 0, 1, kBytes, 1, things.context};
+  }
+  CUDA_MEMCPY3D copy;
+  CUDA_MEMSET_NODE_PARAMS memset{};
+  CUstreamBatchMemOpParams write{};
+  CUDA_BATCH_MEM_OP_NODE_PARAMS operations{};
+  CUgraphNodeParams any{};
+  CUgraphNode made{};
+  CUgraphExec executable{};
+  CUgraphExecUpdateResult updated{};
+  CUgraphExecUpdateResultInfo update{};
+  CUDA_GRAPH_INSTANTIATE_PARAMS instantiation{};
+};
+
 CUlaunchConfig one_thread(CUstream stream) {
   CUlaunchConfig config{};
   config.gridDimX = config.gridDimY = config.gridDimZ = 1;
@@ -106,10 +129,12 @@ CUresult go(void* function, Arguments... arguments) {
   return reinterpret_cast<Signature<id>*>(function)(arguments...);
 }
 
-// ROAD(symbol, arguments): they may speak of the things as `t`, and of a batch as `b`.
+// ROAD(symbol, arguments): they may speak of the things as `t`, of a batch as `b`, of a node's
+// parameters as `n`.
 #define ROAD(symbol, ...)                                               \
   all[#symbol] = [](void* function, [[maybe_unused]] Things& t) {       \
     [[maybe_unused]] Batch b(t);                                        \
+    [[maybe_unused]] Node n(t);                                         \
     return go<FunctionId::symbol>(function __VA_OPT__(, ) __VA_ARGS__); \
   }
 
@@ -206,6 +231,29 @@ void add_prefetches(Roads& all) {
   ROAD(cuMemPrefetchBatchAsync, b.managed, b.sizes, 1ul, &b.place, b.indexes, 1ul, 0ull, b.stream);
 }
 
+void add_nodes(Roads& all) {
+  ROAD(cuGraphAddMemcpyNode, &n.made, t.nodes, nullptr, 0ul, &n.copy, t.context);
+  ROAD(cuGraphAddMemsetNode, &n.made, t.nodes, nullptr, 0ul, &n.memset, t.context);
+  ROAD(cuGraphAddBatchMemOpNode, &n.made, t.nodes, nullptr, 0ul, &n.operations);
+  ROAD(cuGraphAddNode, &n.made, t.nodes, nullptr, 0ul, &n.any);
+  ROAD(cuGraphAddNode_v2, &n.made, t.nodes, nullptr, nullptr, 0ul, &n.any);
+  ROAD(cuGraphMemcpyNodeSetParams, t.copy_node, &n.copy);
+  ROAD(cuGraphMemsetNodeSetParams, t.memset_node, &n.memset);
+  ROAD(cuGraphBatchMemOpNodeSetParams, t.operation_node, &n.operations);
+  ROAD(cuGraphNodeSetParams, t.memset_node, &n.any);
+  ROAD(cuGraphExecMemcpyNodeSetParams, t.nodes_made, t.copy_node, &n.copy, t.context);
+  ROAD(cuGraphExecMemsetNodeSetParams, t.nodes_made, t.memset_node, &n.memset, t.context);
+  ROAD(cuGraphExecBatchMemOpNodeSetParams, t.nodes_made, t.operation_node, &n.operations);
+  ROAD(cuGraphExecChildGraphNodeSetParams, t.nodes_made, t.child_node, t.child);
+  ROAD(cuGraphExecNodeSetParams, t.nodes_made, t.memset_node, &n.any);
+  ROAD(cuGraphInstantiate, &n.executable, t.child, nullptr, nullptr, 0ul);
+  ROAD(cuGraphInstantiate_v2, &n.executable, t.child, nullptr, nullptr, 0ul);
+  ROAD(cuGraphInstantiateWithFlags, &n.executable, t.child, 0ull);
+  ROAD(cuGraphInstantiateWithParams, &n.executable, t.child, &n.instantiation);
+  ROAD(cuGraphExecUpdate, t.child_made, t.child, &n.made, &n.updated);
+  ROAD(cuGraphExecUpdate_v2, t.child_made, t.child, &n.update);
+}
+
 #undef ROAD
 
 const Roads& roads() {
@@ -217,6 +265,7 @@ const Roads& roads() {
     add_shaped_copies(made);
     add_memsets(made);
     add_prefetches(made);
+    add_nodes(made);
     return made;
   }();
   return all;
@@ -237,6 +286,28 @@ bool make_graph(const Driver& driver, Things& things) {
          driver.call<FunctionId::cuStreamEndCapture>(things.stream, &graph) == CUDA_SUCCESS &&
          driver.call<FunctionId::cuGraphInstantiateWithFlags>(&things.graph, graph, 0ull) ==
              CUDA_SUCCESS;
+}
+
+bool make_nodes(const Driver& driver, Things& things) {
+  Node node(things);
+  const auto good = [](CUresult result) { return result == CUDA_SUCCESS; };
+  const CUgraphNode* none = nullptr;
+  return good(driver.call<FunctionId::cuGraphCreate>(&things.nodes, 0u)) &&
+         good(driver.call<FunctionId::cuGraphCreate>(&things.child, 0u)) &&
+         good(driver.call<FunctionId::cuGraphAddMemsetNode>(&node.made, things.child, none, 0ul,
+                                                            &node.memset, things.context)) &&
+         good(driver.call<FunctionId::cuGraphAddMemcpyNode>(&things.copy_node, things.nodes, none,
+                                                            0ul, &node.copy, things.context)) &&
+         good(driver.call<FunctionId::cuGraphAddMemsetNode>(&things.memset_node, things.nodes, none,
+                                                            0ul, &node.memset, things.context)) &&
+         good(driver.call<FunctionId::cuGraphAddBatchMemOpNode>(
+             &things.operation_node, things.nodes, none, 0ul, &node.operations)) &&
+         good(driver.call<FunctionId::cuGraphAddChildGraphNode>(&things.child_node, things.nodes,
+                                                                none, 0ul, things.child)) &&
+         good(driver.call<FunctionId::cuGraphInstantiateWithFlags>(&things.nodes_made, things.nodes,
+                                                                   0ull)) &&
+         good(driver.call<FunctionId::cuGraphInstantiateWithFlags>(&things.child_made, things.child,
+                                                                   0ull));
 }
 
 }  // namespace
@@ -264,7 +335,7 @@ bool Things::make(const Driver& driver) {
          good(driver.call<FunctionId::cuArrayCreate_v2>(&array, &description)) &&
          good(driver.call<FunctionId::cuArrayCreate_v2>(&other_array, &description)) &&
          good(driver.call<FunctionId::cuFuncSetBlockShape>(noop, 1, 1, 1)) &&
-         make_graph(driver, *this);
+         make_graph(driver, *this) && make_nodes(driver, *this);
 }
 
 void WithThings::SetUp() {
@@ -290,6 +361,10 @@ bool makes_the_gpu_work(Kind kind) {
     default:
       return false;
   }
+}
+
+bool looks_at_memory(Kind kind) {
+  return kind == Kind::Copy || kind == Kind::Memset || kind == Kind::StreamOp || kind == Kind::Bind;
 }
 
 std::optional<Road> road_of(const Function& row) {

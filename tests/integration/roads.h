@@ -8,7 +8,7 @@
 
 namespace nvshare::integration {
 
-// Valid arguments for everything that makes the GPU work.
+// Valid arguments for everything that makes the GPU work, or writes addresses down for later.
 struct Things {
   CUcontext context{};
   CUfunction noop{};
@@ -21,6 +21,16 @@ struct Things {
   CUarray array{};
   CUarray other_array{};
   CUgraphExec graph{};
+  // A graph of one node of each kind that has addresses in it, and one inside it; both also made
+  // executable.
+  CUgraph nodes{};
+  CUgraph child{};
+  CUgraphNode copy_node{};
+  CUgraphNode memset_node{};
+  CUgraphNode operation_node{};
+  CUgraphNode child_node{};
+  CUgraphExec nodes_made{};
+  CUgraphExec child_made{};
 
   // Makes them all in the current context; false when something failed.
   bool make(const Driver& driver);
@@ -40,6 +50,8 @@ using Road = std::function<CUresult(void* function, Things& things)>;
 
 // Whether a call of this kind makes the GPU work, and so must pass the gate.
 bool makes_the_gpu_work(Kind kind);
+// Whether the driver looks at the memory that a call of this kind is given.
+bool looks_at_memory(Kind kind);
 
 // A call of a symbol with zeros for arguments.
 CUresult call_with_zeros(FunctionId id, void* function);

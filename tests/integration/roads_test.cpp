@@ -5,6 +5,8 @@
 #include <cstring>
 #include <thread>
 
+#include "integration/process.h"
+
 // No work reaches the GPU but through the gate: every symbol of the table that makes the GPU work
 // is called while the gate is closed.
 namespace nvshare::integration {
@@ -57,6 +59,26 @@ TEST_F(Roads, NothingThatMakesTheGpuWorkPassesAClosedGate) {
     ++walked;
   }
   EXPECT_GT(walked, 150) << "so many there were when this was written";
+}
+
+// Under `native` nothing is ever away.
+TEST_F(Roads, WhatWritesAddressesDownPassesAClosedGateWhereNoMemoryCanLeave) {
+  int walked = 0;
+  for (const Function& row : kFunctions) {
+    if (row.kind != Kind::Bind) continue;
+    const auto road = road_of(row);
+    ASSERT_TRUE(road) << row.symbol << " has no case: add one to roads.cpp";
+    void* function = ::dlsym(library, row.symbol);
+    const CUresult expected = unhindered(*road, function);
+    ASSERT_TRUE(scheduler().close());
+    Aside caller(context, [&] { return (*road)(function, things); });
+    EXPECT_TRUE(eventually([&] { return caller.returned(); }, 20s)) << row.symbol;
+    EXPECT_EQ(scheduler().waiting(), 0u) << row.symbol;
+    scheduler().open();
+    EXPECT_EQ(caller.result(), expected) << row.symbol;
+    ++walked;
+  }
+  EXPECT_GE(walked, 22) << "so many there were when this was written";
 }
 
 // The library's file that an address lies in.

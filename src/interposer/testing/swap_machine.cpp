@@ -224,6 +224,7 @@ void SwapMachine::check_contents() {
 
 void SwapMachine::check_sums() {
   EXPECT_EQ(swap_resident(gate) + swap_absent(gate), live());
+  EXPECT_EQ(swap_has_any(gate), live() != 0);
   EXPECT_EQ(swap_resident(gate), told_resident);
 }
 
