@@ -119,11 +119,12 @@ void* take_segments(void* argument) {
       warn_once(kNotThere);
     }
     unmap_memory(segment, sizeof(Segment));
+    // Not only behind the last one: the card fills up meanwhile. The contexts may have changed,
+    // too.
+    arena_prepare_later(space);
     space.arena.pending.fetch_sub(1);
     futex_wake(space.arena.pending, kEveryone);
   }
-  // The contexts may have changed meanwhile.
-  arena_prepare_later(space);
   space.arena.preparing.fetch_sub(1);
   return nullptr;
 }

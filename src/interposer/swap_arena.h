@@ -80,7 +80,7 @@ bool arena_has_any(Arena& arena);
 // --- swap_pin.cpp
 
 // Has what takes long done ahead of need, by a thread of ours, when there is host memory: what is
-// not pinned is, when there is a context to do it in, and our kernel is loaded into all contexts.
+// not pinned is, when there is a context to do it in, and all contexts get what moving takes.
 void arena_prepare_later(Space& space);
 // Pins it in one of the program's contexts, if there is any.
 void arena_pin(Space& space, Slab& slab);

@@ -328,6 +328,51 @@ TEST_F(Swap, IsPreparedAheadOfNeed) {
   EXPECT_EQ(driver_calls(FunctionId::cuModuleLoadData), loaded);
 }
 
+// When something is first to leave, the card is full: the driver has no memory for anything of
+// ours.
+struct SwapOfAFullCard : Swap {
+  static void card_is_full(bool full) {
+    for (const FunctionId id :
+         {FunctionId::cuStreamCreate, FunctionId::cuEventCreate, FunctionId::cuModuleLoadData}) {
+      refuse(id, full);
+    }
+  }
+  void TearDown() override {
+    card_is_full(false);
+    Swap::TearDown();
+  }
+};
+
+TEST_F(SwapOfAFullCard, NothingIsMadeWhenItLeaves) {
+  for (int i = 0; i < 6; ++i) allocate(3 * kMiB, 1 + i);
+  card_is_full(true);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(used(), used_before);
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+// What could not be made is, as soon as more host memory comes.
+TEST_F(SwapOfAFullCard, WhatCouldNotBeMadeIsTriedAgain) {
+  CUcontext other{};
+  card_is_full(true);
+  ASSERT_OK(real<FunctionId::cuCtxCreate_v2>(&other, 0, 0));
+  allocate(3 * kMiB, 1);
+  wait_for_arena();
+  card_is_full(false);
+  add_arena(16 * kMiB);
+  wait_for_arena();
+  card_is_full(true);
+  EXPECT_TRUE(out_all());
+  EXPECT_TRUE(in_all());
+  check_contents();
+  while (!known.empty()) free(known.begin()->first);
+  swap_context_leaving(other, true);
+  ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(other));
+  swap_context_gone(other);
+  wait_for_arena();
+}
+
 // As the driver's cuMemFree: refused where it is, and where it is not, the capture goes on.
 TEST_F(Swap, FreesDuringACaptureAsTheDriverDoes) {
   const CUdeviceptr address = allocate(3 * kMiB, 1);
