@@ -36,6 +36,7 @@ struct Slab {
 struct Segment {
   int descriptor = -1;
   uint64_t bytes = 0;
+  SwapTellMissing tell_missing = nullptr;
   Segment* next = nullptr;
 };
 
@@ -76,6 +77,9 @@ void arena_wait(Arena& arena);
 
 // Host memory that was given to us, as far as it is there.
 bool arena_has_any(Arena& arena);
+// A part of a segment, which is not pinned, is not ours any more: the pages go now, although others
+// of the same segment stay. False when they do not.
+bool unmap_slab(char* memory, uint64_t bytes);
 
 // --- swap_pin.cpp
 

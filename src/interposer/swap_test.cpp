@@ -1,4 +1,8 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -194,6 +198,38 @@ TEST_F(Swap, SaysHowMuchHostMemoryIsNotReadyYet) {
   EXPECT_EQ(most.load(), 40 * kMiB) << "before anybody could think otherwise";
   wait_for_arena();
   EXPECT_EQ(latest.load(), 0u);
+}
+
+// What cannot be used must not count for the program for ever.
+TEST_F(Swap, SaysWhichHostMemoryCannotBeMapped) {
+  static std::atomic<uint64_t> untaken{1};
+  static std::atomic<uint64_t> missing{0};
+  const int descriptor = memfd_create("short", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(descriptor, 16 * kMiB), 0);
+  swap_add_arena(
+      gate, descriptor, 32 * kMiB, [](Gate&, uint64_t bytes) { untaken = bytes; },
+      [](Gate&, uint64_t bytes) { missing += bytes; });
+  wait_for_arena();
+  EXPECT_EQ(missing.load(), 32 * kMiB);
+  EXPECT_EQ(untaken.load(), 0u);
+}
+
+TEST_F(Swap, SaysWhichHostMemoryHasNoPages) {
+  static std::atomic<int> descriptor{-1};
+  static std::atomic<uint64_t> untaken{0};
+  const uint64_t before = arena_free(space_of(gate)->arena);
+  descriptor = -1;
+  // Cut short under the thread that takes it in, when it has one slab of three.
+  descriptor = add_arena(48 * kMiB, [](Gate&, uint64_t bytes) {
+    untaken = bytes;
+    if (bytes != 32 * kMiB) return;
+    while (descriptor < 0) std::this_thread::yield();
+    EXPECT_EQ(ftruncate(descriptor, 16 * kMiB), 0);
+  });
+  wait_for_arena();
+  EXPECT_EQ(missing(), 32 * kMiB);
+  EXPECT_EQ(untaken.load(), 0u);
+  EXPECT_EQ(arena_free(space_of(gate)->arena), before + 16 * kMiB);
 }
 
 TEST_F(Swap, WaitsForHostMemoryThatIsOnItsWay) {
