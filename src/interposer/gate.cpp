@@ -127,11 +127,16 @@ uint64_t all_passes() {
   return sum;
 }
 
-Passage::Passage(Destination destination) {
+Passage::Passage(Destination destination) : Passage(nullptr, destination) {}
+
+Passage::Passage(Gate& gate) : Passage(&gate, {}) {}
+
+Passage::Passage(Gate* gate, Destination destination) {
   const KeepErrno keep;
   Slot* slot = own_slot();
   if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) != nullptr) return;
-  Gate* gate = gate_for(destination);
+  const bool submits = gate == nullptr;
+  if (submits) gate = gate_for(destination);
   if (gate == nullptr) return;
   for (;;) {
     const uint32_t state = gate->state.load(std::memory_order_acquire);
@@ -142,7 +147,7 @@ Passage::Passage(Destination destination) {
       wait_for_grant(*gate->link);
       continue;
     }
-    if (state == kMetered) {
+    if (state == kMetered && submits) {
       record_ = record_for(*slot, *gate, destination);
       if (record_ != nullptr) {
         wait_for_room(*record_);

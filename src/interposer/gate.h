@@ -82,6 +82,9 @@ inline void leave_free(Slot* slot) {
 class Passage {
  public:
   explicit Passage(Destination destination);
+  // Of a gate that is known, whatever device is current: for a call that makes the GPU do nothing,
+  // but needs memory of that device to be there.
+  explicit Passage(Gate& gate);
   ~Passage();
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
@@ -91,6 +94,8 @@ class Passage {
   static constexpr CUresult kRefused = CUDA_ERROR_DEINITIALIZED;
 
  private:
+  Passage(Gate* gate, Destination destination);
+
   bool refused_ = false;
   Slot* slot_ = nullptr;            // null: nothing to leave
   StreamRecord* record_ = nullptr;  // where the call goes, while metered
