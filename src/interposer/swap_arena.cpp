@@ -105,15 +105,20 @@ void say_missing(Gate& gate, SwapTellMissing tell, uint64_t bytes) {
   if (tell != nullptr) tell(gate, bytes);
 }
 
+// It stays where it is until it is done with: a child of a fork finds its descriptor there.
 Segment* next_segment(Arena& arena) {
   const Lock lock(arena.mutex);
-  Segment* segment = arena.incoming;
-  if (segment != nullptr) {
-    arena.incoming = segment->next;
-  } else {
-    arena.taking = false;
+  if (arena.incoming == nullptr) arena.taking = false;
+  return arena.incoming;
+}
+
+void drop_first_segment(Arena& arena) {
+  Segment* segment = nullptr;
+  {
+    const Lock lock(arena.mutex);
+    segment = std::exchange(arena.incoming, arena.incoming->next);
   }
-  return segment;
+  unmap_memory(segment, sizeof(Segment));
 }
 
 // One thread: while it makes pages nobody pins, and waits with the driver's lock for the address
@@ -122,7 +127,7 @@ void* take_segments(void* argument) {
   Space& space = *static_cast<Space*>(argument);
   while (Segment* segment = next_segment(space.arena)) {
     char* memory = map_segment(*segment);
-    close(segment->descriptor);
+    close(std::exchange(segment->descriptor, -1));
     uint64_t missing = segment->bytes;
     if (memory != nullptr) {
       missing = add_slabs(space, memory, segment->bytes);
@@ -130,7 +135,7 @@ void* take_segments(void* argument) {
       note_untaken(space, 0, segment->bytes);
     }
     if (missing > 0) say_missing(*space.gate, segment->tell_missing, missing);
-    unmap_memory(segment, sizeof(Segment));
+    drop_first_segment(space.arena);
     // Not only behind the last one: the card fills up meanwhile. The contexts may have changed,
     // too.
     arena_prepare_later(space);
@@ -194,6 +199,12 @@ void arena_give(Arena& arena, HostCopy& copy) {
 uint64_t arena_free(Arena& arena) {
   const Lock lock(arena.mutex);
   return arena.extents.free_bytes();
+}
+
+void arena_close_incoming(const Arena& arena) {
+  for (const Segment* segment = arena.incoming; segment != nullptr; segment = segment->next) {
+    if (segment->descriptor >= 0) close(segment->descriptor);
+  }
 }
 
 void arena_wait(Arena& arena) {

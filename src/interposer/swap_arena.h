@@ -70,6 +70,8 @@ bool arena_take(Arena& arena, uint64_t bytes, HostCopy& copy);
 void arena_give(Arena& arena, HostCopy& copy);
 // How much is free.
 uint64_t arena_free(Arena& arena);
+// In the child of a fork, which has what was on its way to its parent: closes it.
+void arena_close_incoming(const Arena& arena);
 // Waits a little for more of a segment that is on its way.
 void arena_wait(Arena& arena);
 

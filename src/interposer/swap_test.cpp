@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -230,6 +232,29 @@ TEST_F(Swap, SaysWhichHostMemoryHasNoPages) {
   EXPECT_EQ(missing(), 32 * kMiB);
   EXPECT_EQ(untaken.load(), 0u);
   EXPECT_EQ(arena_free(space_of(gate)->arena), before + 16 * kMiB);
+}
+
+// The scheduler's memory is freed when its program is gone: no child of it may keep it.
+TEST_F(Swap, AChildOfAForkKeepsNoHostMemoryThatIsOnItsWay) {
+  Arena& arena = space_of(gate)->arena;
+  int descriptor = -1;
+  {
+    const Lock nobody_pins(arena.pinning);
+    for (int i = 0; i < 3; ++i) add_arena(4 * kMiB);
+    while (arena.incoming->descriptor >= 0) std::this_thread::yield();
+    descriptor = arena.incoming->next->next->descriptor;
+    ASSERT_GE(fcntl(descriptor, F_GETFD), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      swap_reset_after_fork();
+      _exit(fcntl(descriptor, F_GETFD) < 0 ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_GE(fcntl(descriptor, F_GETFD), 0) << "the parent's own stays";
+  }
+  wait_for_arena();
 }
 
 TEST_F(Swap, WaitsForHostMemoryThatIsOnItsWay) {
