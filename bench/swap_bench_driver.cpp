@@ -114,7 +114,7 @@ double give_arena(Gate& gate, std::uint64_t bytes) {
     const std::uint64_t segment = std::min(kGiB, bytes - given);
     const int fd = ::memfd_create("swap_bench", MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(segment)) != 0) fail("no host memory");
-    swap_add_arena(gate, fd, segment, nullptr);
+    swap_add_arena(gate, fd, segment, nullptr, nullptr);
   }
   while (space_of(gate)->arena.pending.load() != 0) ::usleep(1000);
   return seconds() - begin;

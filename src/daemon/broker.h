@@ -115,9 +115,12 @@ class Broker {
 
   static constexpr int kMostClaimedGpus = 16;
   static constexpr std::size_t kMostTenants = 4096;
-  static constexpr Duration kArenaNoticed = 1s;    // by a program that it was given to
-  static constexpr Duration kArenaTaken = 60s;     // in by it, at the latest
-  static constexpr Duration kArenaLingers = 10s;   // that nobody needs
+  static constexpr Duration kArenaNoticed = 1s;   // by a program that it was given to
+  static constexpr Duration kArenaTaken = 60s;    // in by it, at the latest
+  static constexpr Duration kArenaLingers = 10s;  // that nobody needs
+  // How long a program is given none that did not have the last; twice as long each time.
+  static constexpr Duration kArenaShortWait = 1s;
+  static constexpr Duration kArenaLongWait = 64s;
   static constexpr Duration kTenantLingers = 60s;  // what it owes is not forgotten sooner
 
  private:
@@ -130,6 +133,7 @@ class Broker {
   void take(ClientRecord& client, const wire::MemoryMoved& message, Time now);
   void take(ClientRecord& client, const wire::ArenaReturned& message, Time now);
   void take(ClientRecord& client, const wire::ArenaKept& message, Time now);
+  void take(ClientRecord& client, const wire::ArenaMissing& message, Time now);
 
   // Memory.
   struct Refusal {
@@ -177,6 +181,7 @@ class Broker {
   ArenaGpu arena_gpu(GpuId gpu) const;
   Bytes arena_left_for(GpuId gpu) const;
   void fill_arena(Time now);
+  Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
   void tell_what_comes(ClientRecord& client, Time now);
   void ask_for_arena(Time now);
   void tell_arena_need(ClientRecord& client, Bytes bytes);

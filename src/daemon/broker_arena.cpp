@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "daemon/broker.h"
 
@@ -86,8 +87,10 @@ void Broker::fill_arena(Time now) {
       const Bytes need = arena_need(gpu, leaves_by_us(client));
       // First it is told to give no more back.
       if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
-      const Bytes more = need - client.arena_made;
-      if (more.count <= 0 || used + more > arena_->most()) continue;
+      const Bytes lacks = need - client.arena_made;
+      if (lacks.count <= 0 || used + lacks > arena_->most()) continue;
+      const Bytes more = worth_making(client, lacks, now);
+      if (more.count == 0) continue;
       used += more;
       rooms_stale_ = true;
       client.arena_made += more;
@@ -97,6 +100,18 @@ void Broker::fill_arena(Time now) {
   for (const auto& [id, record] : gpus_) {
     for (const ClientId client_id : record.clients) tell_what_comes(clients_.at(client_id), now);
   }
+}
+
+// Who did not have what it was given (too many files are open) would not have the next either: it
+// is given none for a while, then one piece, and the rest when that has not been missed.
+Bytes Broker::worth_making(ClientRecord& client, Bytes more, Time now) const {
+  if (client.arena_wait == Duration{}) return more;
+  if (now < client.arena_again || client.arena < client.arena_made) return {};
+  if (std::exchange(client.arena_tried, !client.arena_tried)) {
+    client.arena_wait = {};
+    return more;
+  }
+  return std::min(more, arena_unit(gpus_.at(client.gpu).total));
 }
 
 // Until it is ready whoever runs had better run on. A program that was given some needs a moment to
@@ -188,11 +203,32 @@ void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
   client.arena_returnable = kept;  // it may have begun to, for the scheduler before
 }
 
+void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time now) {
+  if (message.bytes > static_cast<std::uint64_t>(client.arena.count)) {
+    return disconnect(client, fmt::format("misses {} bytes of host memory, and was given {}",
+                                          message.bytes, client.arena.count));
+  }
+  const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
+  rooms_stale_ = true;
+  client.arena -= bytes;
+  client.arena_made -= bytes;
+  // Of what was handed over together, all is missing.
+  if (client.arena_tried || client.arena_wait == Duration{}) {
+    client.arena_wait = std::clamp(2 * client.arena_wait, kArenaShortWait, kArenaLongWait);
+    log_.warn("host_memory_missing",
+              {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.count}});
+  }
+  client.arena_tried = false;
+  client.arena_again = now + client.arena_wait;
+  tell_what_comes(client, now);
+}
+
 void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   client->arena += bytes;
   client->arena_given.push_back({now, bytes});
+  if (client->arena_tried) client->arena_again = now + kArenaNoticed;
   auto message = wire::make<wire::Arena>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
   outbox_.hand_over(id, message.header, descriptor);
@@ -205,6 +241,7 @@ void Broker::arena_failed(ClientId id, Bytes bytes, std::string_view why, Time n
   if (client == nullptr) return;
   rooms_stale_ = true;
   client->arena_made -= std::min(bytes, client->arena_made);
+  client->arena_tried = false;
   tell_what_comes(*client, now);
 }
 

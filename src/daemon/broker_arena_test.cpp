@@ -163,6 +163,68 @@ TEST_F(ReturningArena, NobodyGivesBackWhatHeWasNotAskedFor) {
   EXPECT_TRUE(t.gone(two)) << "more than it has";
 }
 
+// Of what it was given, some did not arrive.
+struct MissingArena : ReturningArena {
+  void misses(ClientId id, Bytes bytes) {
+    auto message = wire::make<wire::ArenaMissing>();
+    message.bytes = static_cast<std::uint64_t>(bytes.count);
+    t.say(id, message);
+  }
+  void sample_after(Duration after) {
+    t.pass(after);
+    t.broker.sample(t.now);
+  }
+  // What is made for it now, handed over at once.
+  Bytes made(ClientId id) {
+    const Bytes bytes = std::exchange(t.arena.asked[id], {});
+    if (bytes.count > 0) t.broker.arena_ready(id, 42, bytes, t.now);
+    return bytes;
+  }
+  const Bytes unit = arena_unit(gib(16));
+};
+
+TEST_F(MissingArena, CountsNoMoreAndIsMadeAgain) {
+  const Bytes all = has(one);
+  sample_after(2 * Broker::kArenaNoticed);
+  EXPECT_EQ(t.broker.clients().at(one).arena_ready, all);
+  misses(one, gib(2));
+  EXPECT_EQ(has(one), all - gib(2));
+  EXPECT_EQ(t.broker.arena_used(), all - gib(2) + has(two));
+  EXPECT_EQ(t.broker.clients().at(one).arena_ready, all - gib(2)) << "the core knows";
+  EXPECT_EQ(made(one), Bytes{}) << "not at once";
+  sample_after(Broker::kArenaShortWait);
+  EXPECT_EQ(made(one), unit) << "one piece, to see";
+  sample_after(Broker::kArenaNoticed / 2);
+  EXPECT_EQ(made(one), Bytes{}) << "it may still be missed";
+  sample_after(Broker::kArenaNoticed);
+  EXPECT_EQ(made(one), gib(2) - unit);
+  EXPECT_EQ(has(one), all);
+  EXPECT_FALSE(t.gone(one));
+}
+
+TEST_F(MissingArena, IsMadeEverMoreSeldomWhileItDoesNotArrive) {
+  misses(one, gib(1));
+  misses(one, gib(1));  // of the same burst
+  Duration wait = Broker::kArenaShortWait;
+  for (int i = 0; i < 8; ++i) {
+    sample_after(wait - 1ms);
+    EXPECT_EQ(made(one), Bytes{});
+    sample_after(1ms);
+    EXPECT_EQ(made(one), unit);
+    misses(one, unit);
+    wait = std::min(2 * wait, Broker::kArenaLongWait);
+  }
+  sample_after(wait);
+  EXPECT_EQ(made(one), unit);
+  sample_after(Broker::kArenaNoticed);
+  EXPECT_EQ(made(one), gib(2) - unit) << "the files are closed";
+}
+
+TEST_F(MissingArena, NobodyMissesWhatHeWasNotGiven) {
+  misses(one, has(one) + Bytes{1});
+  EXPECT_TRUE(t.gone(one));
+}
+
 TEST(SwappingArena, WhoComesBackSaysWhatItHas) {
   TestBroker t;
   auto hello = TestBroker::hello();

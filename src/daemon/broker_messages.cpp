@@ -40,6 +40,8 @@ void Broker::packet(ClientId id, const wire::Header* header, Time now) {
       return take(*client, *wire::as<wire::ArenaReturned>(header), now);
     case wire::Type::ArenaKept:
       return take(*client, *wire::as<wire::ArenaKept>(header), now);
+    case wire::Type::ArenaMissing:
+      return take(*client, *wire::as<wire::ArenaMissing>(header), now);
     case wire::Type::Hello:
     case wire::Type::RunBegin:
       return disconnect(*client, "a second hello");

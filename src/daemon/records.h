@@ -144,6 +144,11 @@ struct ClientRecord {
   std::optional<Bytes> arena_told;       // how much of it is enough, as it was told last
   Bytes arena_returnable{};              // what it may give back, as it was told at some time
   std::optional<Time> arena_idle_since;  // it has had more than it needs
+  // It did not have some of what it was given: so long it is given none, that is until then; and
+  // whether it has been given a piece since, to see.
+  Duration arena_wait{};
+  Time arena_again{};
+  bool arena_tried = false;
   std::optional<Bytes> own_limit;
   Duration used_before{};      // in earlier grants
   std::uint64_t messages = 0;  // that it has sent

@@ -128,11 +128,15 @@ uint64_t all_passes() {
   return sum;
 }
 
-Passage::Passage(Destination destination, Needs needs) : destination_(destination) {
+Passage::Passage(Destination destination, Needs needs) : Passage(nullptr, destination, needs) {}
+
+Passage::Passage(Gate& gate) : Passage(&gate, {}, Needs::kMemory) {}
+
+Passage::Passage(Gate* gate, Destination destination, Needs needs) : destination_(destination) {
   const KeepErrno keep;
   Slot* slot = own_slot();
   if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) != nullptr) return;
-  Gate* gate = gate_for(destination);
+  if (gate == nullptr) gate = gate_for(destination);
   if (gate == nullptr) return;
   if (needs == Needs::kMemory && !swap_has_any(*gate)) return;
   for (;;) {

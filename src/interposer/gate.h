@@ -91,6 +91,8 @@ enum class Needs : uint8_t {
 class Passage {
  public:
   explicit Passage(Destination destination, Needs needs = Needs::kTurnAndMemory);
+  // For memory behind a gate that is known, whatever device is current.
+  explicit Passage(Gate& gate);
   ~Passage();
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
@@ -100,6 +102,8 @@ class Passage {
   static constexpr CUresult kRefused = CUDA_ERROR_DEINITIALIZED;
 
  private:
+  Passage(Gate* gate, Destination destination, Needs needs);
+
   bool refused_ = false;
   Slot* slot_ = nullptr;            // null: nothing to leave
   StreamRecord* record_ = nullptr;  // where the call goes, while metered

@@ -217,6 +217,29 @@ TEST_F(GateTest, WhatOnlyLooksAtMemoryIsHeldBackWhereThatCanLeaveAndNotCounted) 
   expect_let_through(Needs::kMemory);
 }
 
+// With several devices, the memory that is waited for may be another's than the current one's.
+TEST_F(GateTest, AGateThatIsNamedIsWaitedForAndNoOther) {
+  g_can_leave = true;
+  static Link other;
+  other.gate.link = &other;
+  g_only_gate = nullptr;
+  close_gate(g_link.gate);
+  other.gate.state = kMetered;
+  {
+    const Passage passage(other.gate);
+    EXPECT_FALSE(nobody_inside(other.gate));
+    EXPECT_TRUE(nobody_inside(g_link.gate));
+  }
+  EXPECT_TRUE(nobody_inside(other.gate));
+  open(kFree);
+  close_gate(other.gate);
+  g_waits = 0;
+  std::thread waits([&] { const Passage passage(other.gate); });
+  while (g_waits == 0) std::this_thread::yield();
+  other.gate.state = kFree;
+  waits.join();
+}
+
 TEST_F(GateTest, TheHostsErrnoIsLeftAlone) {
   close_gate(g_link.gate);
   std::thread opener([] {

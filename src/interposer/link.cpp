@@ -444,15 +444,28 @@ void arena_untaken(Gate& gate, uint64_t bytes) {
   if (wire::Page* page = gate.link->page.load()) page->program.arena_untaken = bytes;
 }
 
-void arena_returned(Gate& gate, uint64_t bytes) {
+namespace {
+
+template <typename Message>
+void tell_less_arena(Gate& gate, uint64_t bytes) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Lock lock(link.mutex);
   link.arena -= bytes;
   if (link.phase == Phase::Unmanaged) return;
-  auto message = wire::make<wire::ArenaReturned>();
+  auto message = wire::make<Message>();
   message.bytes = bytes;
   tell(link, message.header);
+}
+
+}  // namespace
+
+void arena_returned(Gate& gate, uint64_t bytes) {
+  tell_less_arena<wire::ArenaReturned>(gate, bytes);
+}
+
+void arena_missing(Gate& gate, uint64_t bytes) {
+  tell_less_arena<wire::ArenaMissing>(gate, bytes);
 }
 
 wire::Backend memory_backend(const Gate& gate) {

@@ -63,6 +63,8 @@ void memory_pinned(Gate& gate, uint64_t bytes);
 void arena_untaken(Gate& gate, uint64_t bytes);
 // So much host memory has been given back.
 void arena_returned(Gate& gate, uint64_t bytes);
+// So much that was given, and counted, is not there.
+void arena_missing(Gate& gate, uint64_t bytes);
 
 // What becomes of plain allocations.
 wire::Backend memory_backend(const Gate& gate);

@@ -231,16 +231,17 @@ void take(Link& link, const wire::Mode& message) {
 }
 
 void take(Link& link, const wire::Arena& message, int* descriptor) {
-  if (*descriptor < 0) {
-    return warn_once(
-        "host memory that the scheduler gave did not arrive: this program may not be swapped out "
-        "in time (does a security profile refuse its files, or are too many files open?)");
-  }
   {
     Lock lock(link.mutex);
     link.arena += message.bytes;
   }
-  swap_add_arena(link.gate, *descriptor, message.bytes, arena_untaken);
+  if (*descriptor < 0) {
+    warn_once(
+        "host memory that the scheduler gave did not arrive: this program may not be swapped out "
+        "in time (does a security profile refuse its files, or are too many files open?)");
+    return arena_missing(link.gate, message.bytes);
+  }
+  swap_add_arena(link.gate, *descriptor, message.bytes, arena_untaken, arena_missing);
   *descriptor = -1;
 }
 

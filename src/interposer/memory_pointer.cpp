@@ -64,11 +64,13 @@ CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr
 // for.
 template <FunctionId kFunction, typename... Arguments>
 CUresult ask_driver(CUdeviceptr address, Arguments... arguments) {
+  Gate* gate = nullptr;
   {
     const SwapHold hold(address);
     if (!hold.away()) return real<kFunction>(arguments...);
+    gate = hold.gate();
   }
-  const Passage passage({});
+  const Passage passage(*gate);
   if (passage.refused()) return Passage::kRefused;
   return real<kFunction>(arguments...);
 }

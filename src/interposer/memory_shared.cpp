@@ -10,12 +10,13 @@
 namespace nvshare::interposer {
 namespace {
 
-// What is away comes in with the next grant. Refused when it does not even then.
+// What is away comes in with the next grant of its device, which may not be the current one.
+// Refused when it does not even then.
 template <typename Pin>
 SwapPinned pin_when_there(Pin pin) {
   SwapPinned pinned = pin();
   if (pinned.what == SwapPinned::kAway) {
-    const Passage passage({});
+    const Passage passage(*pinned.gate);
     pinned = pin();
   }
   if (pinned.bytes != 0) memory_pinned(*pinned.gate, pinned.bytes);

@@ -98,9 +98,12 @@ bool swap_has_any(Gate& gate);
 
 // Told how much host memory has been given and cannot be used yet. A lock of the engine is held.
 using SwapTellUntaken = void (*)(Gate& gate, uint64_t bytes);
+// Told of host memory that was given and cannot be used, ever; no lock of the engine is held.
+using SwapTellMissing = void (*)(Gate& gate, uint64_t bytes);
 // Host memory to swap out to. Mapped, touched and pinned by a thread of its own, ahead of need;
 // takes the descriptor.
-void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell);
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell,
+                    SwapTellMissing tell_missing);
 
 // Told of host memory that is given back; no lock of the engine is held.
 using SwapTellReturned = void (*)(Gate& gate, uint64_t bytes);

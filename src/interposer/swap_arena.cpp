@@ -15,9 +15,6 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLittle = 10'000'000;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-constexpr const char* kNotThere =
-    "host memory that the scheduler gave could not be mapped: this program may not be swapped out "
-    "in time (is its address space limited? see ulimit -v)";
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
 // Asks the kernel for the pages, a little at a time: while it makes them, what changes the address
@@ -63,14 +60,17 @@ Slab* list_slab(Arena& arena, char* memory, uint64_t bytes) {
   return slab;
 }
 
-void add_slab(Space& space, char* memory, uint64_t bytes) {
+// False when it cannot be used, and is not there any more.
+bool add_slab(Space& space, char* memory, uint64_t bytes) {
   Slab* slab = populate(memory, bytes) ? list_slab(space.arena, memory, bytes) : nullptr;
   if (slab == nullptr) {
-    return warn_once(kNotThere);
+    unmap_slab(memory, bytes);
+    return false;
   }
   arena_pin(space, *slab);
   const Lock lock(space.arena.mutex);
   space.arena.extents.add_range(space.arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
+  return true;
 }
 
 // The scheduler sees how much is not ready to be used yet.
@@ -82,27 +82,43 @@ void note_untaken(Space& space, uint64_t more, uint64_t less) {
 }
 
 // Pinning keeps the program from the GPU: while it runs, and unless somebody waits for the memory,
-// the program gets some time in between.
-void add_slabs(Space& space, char* memory, uint64_t bytes) {
+// the program gets some time in between. Answers how much cannot be used.
+uint64_t add_slabs(Space& space, char* memory, uint64_t bytes) {
+  uint64_t missing = 0;
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
     const uint64_t begin = now_ns();
     const uint64_t slab = bytes - at < kSlabBytes ? bytes - at : kSlabBytes;
-    add_slab(space, memory + at, slab);
+    if (!add_slab(space, memory + at, slab)) missing += slab;
     note_untaken(space, 0, slab);
     const bool runs = space.gate->state.load() != kClosed;
     if (runs && !space.arena.hurry.load()) sleep_ns((now_ns() - begin) / 4);
   }
+  return missing;
 }
 
+// It is not to count for the program for ever.
+void say_missing(Gate& gate, SwapTellMissing tell, uint64_t bytes) {
+  warn_once(
+      "host memory that the scheduler gave could not be mapped: this program may not be swapped "
+      "out "
+      "in time (is its address space limited? see ulimit -v)");
+  if (tell != nullptr) tell(gate, bytes);
+}
+
+// It stays where it is until it is done with: a child of a fork finds its descriptor there.
 Segment* next_segment(Arena& arena) {
   const Lock lock(arena.mutex);
-  Segment* segment = arena.incoming;
-  if (segment != nullptr) {
-    arena.incoming = segment->next;
-  } else {
-    arena.taking = false;
+  if (arena.incoming == nullptr) arena.taking = false;
+  return arena.incoming;
+}
+
+void drop_first_segment(Arena& arena) {
+  Segment* segment = nullptr;
+  {
+    const Lock lock(arena.mutex);
+    segment = std::exchange(arena.incoming, arena.incoming->next);
   }
-  return segment;
+  unmap_memory(segment, sizeof(Segment));
 }
 
 // One thread: while it makes pages nobody pins, and waits with the driver's lock for the address
@@ -111,19 +127,21 @@ void* take_segments(void* argument) {
   Space& space = *static_cast<Space*>(argument);
   while (Segment* segment = next_segment(space.arena)) {
     char* memory = map_segment(*segment);
-    close(segment->descriptor);
+    close(std::exchange(segment->descriptor, -1));
+    uint64_t missing = segment->bytes;
     if (memory != nullptr) {
-      add_slabs(space, memory, segment->bytes);
+      missing = add_slabs(space, memory, segment->bytes);
     } else {
       note_untaken(space, 0, segment->bytes);
-      warn_once(kNotThere);
     }
-    unmap_memory(segment, sizeof(Segment));
+    if (missing > 0) say_missing(*space.gate, segment->tell_missing, missing);
+    drop_first_segment(space.arena);
+    // Not only behind the last one: the card fills up meanwhile. The contexts may have changed,
+    // too.
+    arena_prepare_later(space);
     space.arena.pending.fetch_sub(1);
     futex_wake(space.arena.pending, kEveryone);
   }
-  // The contexts may have changed meanwhile.
-  arena_prepare_later(space);
   space.arena.preparing.fetch_sub(1);
   return nullptr;
 }
@@ -183,6 +201,12 @@ uint64_t arena_free(Arena& arena) {
   return arena.extents.free_bytes();
 }
 
+void arena_close_incoming(const Arena& arena) {
+  for (const Segment* segment = arena.incoming; segment != nullptr; segment = segment->next) {
+    if (segment->descriptor >= 0) close(segment->descriptor);
+  }
+}
+
 void arena_wait(Arena& arena) {
   arena.hurry = true;
   const uint32_t pending = arena.pending.load();
@@ -194,7 +218,8 @@ void arena_wait(Arena& arena) {
   arena.hurry = false;
 }
 
-void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell) {
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell,
+                    SwapTellMissing tell_missing) {
   const KeepErrno keep;
   bytes = bytes / kPage * kPage;
   Space* space = make_space(gate);
@@ -202,9 +227,9 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken 
   if (space == nullptr || segment == nullptr) {
     if (segment != nullptr) unmap_memory(segment, sizeof(Segment));
     close(descriptor);
-    return warn_once(kNotThere);
+    return say_missing(gate, tell_missing, bytes);
   }
-  *segment = {descriptor, bytes, nullptr};
+  *segment = {descriptor, bytes, tell_missing, nullptr};
   {
     const Lock lock(space->arena.mutex);
     space->arena.tell_untaken = tell;

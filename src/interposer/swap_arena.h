@@ -36,6 +36,7 @@ struct Slab {
 struct Segment {
   int descriptor = -1;
   uint64_t bytes = 0;
+  SwapTellMissing tell_missing = nullptr;
   Segment* next = nullptr;
 };
 
@@ -69,6 +70,8 @@ bool arena_take(Arena& arena, uint64_t bytes, HostCopy& copy);
 void arena_give(Arena& arena, HostCopy& copy);
 // How much is free.
 uint64_t arena_free(Arena& arena);
+// In the child of a fork, which has what was on its way to its parent: closes it.
+void arena_close_incoming(const Arena& arena);
 // Waits a little for more of a segment that is on its way.
 void arena_wait(Arena& arena);
 
@@ -76,11 +79,14 @@ void arena_wait(Arena& arena);
 
 // Host memory that was given to us, as far as it is there.
 bool arena_has_any(Arena& arena);
+// A part of a segment, which is not pinned, is not ours any more: the pages go now, although others
+// of the same segment stay. False when they do not.
+bool unmap_slab(char* memory, uint64_t bytes);
 
 // --- swap_pin.cpp
 
 // Has what takes long done ahead of need, by a thread of ours, when there is host memory: what is
-// not pinned is, when there is a context to do it in, and our kernel is loaded into all contexts.
+// not pinned is, when there is a context to do it in, and all contexts get what moving takes.
 void arena_prepare_later(Space& space);
 // Pins it in one of the program's contexts, if there is any.
 void arena_pin(Space& space, Slab& slab);

@@ -74,6 +74,14 @@ CUevent event_of(Lane& lane, size_t n) {
   return event;
 }
 
+bool make_ready(Lane& lane) {
+  // Without the kernel everything is copied, and that is all.
+  load_fingerprint(lane.hasher);
+  bool all = copies_of(lane) != nullptr;
+  for (size_t n = 0; n < 2 * kBatch && all; ++n) all = event_of(lane, n) != nullptr;
+  return all;
+}
+
 CUresult may_wait(Lane& lane) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return CUDA_SUCCESS;
   const Within within(lane.context);

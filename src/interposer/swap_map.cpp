@@ -160,6 +160,7 @@ SwapHold::SwapHold(CUdeviceptr address) {
   }
   chunk_ = &chunk_of(*place->backing);
   hold(*chunk_);
+  gate_ = place->backing->region->space->gate;
   away_ = !is_here(*place->backing);
 }
 

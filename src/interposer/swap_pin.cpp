@@ -23,23 +23,24 @@ Slab* first_unpinned(Arena& arena, const Slab* after) {
   return nullptr;
 }
 
-// The n-th lane's context, when our kernel is not loaded there yet.
+// The n-th lane's context, when not all that we need is there yet.
 CUcontext unprepared(Space& space, size_t n) {
   const Lock lock(space.mutex);
-  Lane& lane = space.lanes[n];
-  if (lane.context == nullptr || lane.leaving || lane.prepared) return nullptr;
-  lane.prepared = true;
-  return lane.context;
+  const Lane& lane = space.lanes[n];
+  return lane.leaving || lane.prepared ? nullptr : lane.context;
 }
 
 // Nobody moves anything, and no context is ended, while the space's moves are held.
-void load_all(Space& space) {
+void prepare_lanes(Space& space) {
   for (size_t n = 0; n < kMaxLanes; ++n) {
     const Lock still(space.moves);
     const CUcontext context = stopped_looking() ? nullptr : unprepared(space, n);
     if (context == nullptr) continue;
     const Within within(context);
-    if (within) load_fingerprint(space.lanes[n].hasher);
+    if (!within) continue;
+    Lane& lane = space.lanes[n];
+    // What the driver has no memory for now is tried again with the next host memory.
+    lane.prepared = make_ready(lane);
   }
 }
 
@@ -54,7 +55,7 @@ void* prepare(void* argument) {
   Space& space = *static_cast<Space*>(argument);
   {
     const Relaxed relaxed;
-    load_all(space);
+    prepare_lanes(space);
     pin_all(space);
   }
   space.arena.preparing.fetch_sub(1);

@@ -59,12 +59,6 @@ bool unpin(Slab& slab) {
          real<FunctionId::cuMemHostUnregister>(static_cast<void*>(slab.memory)) == CUDA_SUCCESS;
 }
 
-// The pages go now, although others of the same segment stay.
-bool unmap(char* memory, uint64_t bytes) {
-  const KeepErrno keep;
-  return madvise(memory, bytes, MADV_REMOVE) == 0 && munmap(memory, bytes) == 0;
-}
-
 // How much was given back; 0 when there is nothing to give.
 uint64_t return_one(Arena& arena) {
   const Lock pinning(arena.pinning);
@@ -75,7 +69,7 @@ uint64_t return_one(Arena& arena) {
     return 0;
   }
   slab->pinned_in = nullptr;
-  if (!unmap(slab->memory, slab->bytes)) {
+  if (!unmap_slab(slab->memory, slab->bytes)) {
     put_back(arena, *slab);
     return 0;
   }
@@ -134,6 +128,11 @@ void* give_back(void* argument) {
 }
 
 }  // namespace
+
+bool unmap_slab(char* memory, uint64_t bytes) {
+  const KeepErrno keep;
+  return madvise(memory, bytes, MADV_REMOVE) == 0 && munmap(memory, bytes) == 0;
+}
 
 bool arena_has_any(Arena& arena) {
   const Lock lock(arena.mutex);

@@ -136,6 +136,10 @@ SwapTimes swap_times(Gate& gate) {
 
 void swap_reset_after_fork() {
   forget_backings();
+  visit_spaces([](Space& space) {
+    arena_close_incoming(space.arena);
+    return false;
+  });
   g_spaces.reset_after_fork();
 }
 

@@ -68,7 +68,7 @@ using ChunkList = List<Chunk>;
 struct Lane {
   CUcontext context = nullptr;
   bool leaving = false;   // the driver is ending it: nothing is moved in it
-  bool prepared = false;  // ahead of need
+  bool prepared = false;  // all that follows is there, ahead of need
   CUstream copies = nullptr;
   CUevent events[2 * kBatch] = {};
   Hasher hasher;
@@ -233,6 +233,10 @@ Lane* lane_for(Region& region);
 CUstream copies_of(Lane& lane);
 // The n-th of its events; null when it cannot be made.
 CUevent event_of(Lane& lane, size_t n);
+// All of that, and our kernel, in the lane's context, which is current, while there is memory for
+// it: when something is to leave the card is full, and the driver has none for a stream. False when
+// something without which nothing can be copied is missing.
+bool make_ready(Lane& lane);
 // As the driver's cuMemAlloc and cuMemFree are: refused, and the capture spoilt, when the thread
 // may not do what could wait for the GPU.
 CUresult may_wait(Lane& lane);

@@ -1,4 +1,10 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -196,6 +202,61 @@ TEST_F(Swap, SaysHowMuchHostMemoryIsNotReadyYet) {
   EXPECT_EQ(latest.load(), 0u);
 }
 
+// What cannot be used must not count for the program for ever.
+TEST_F(Swap, SaysWhichHostMemoryCannotBeMapped) {
+  static std::atomic<uint64_t> untaken{1};
+  static std::atomic<uint64_t> missing{0};
+  const int descriptor = memfd_create("short", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(descriptor, 16 * kMiB), 0);
+  swap_add_arena(
+      gate, descriptor, 32 * kMiB, [](Gate&, uint64_t bytes) { untaken = bytes; },
+      [](Gate&, uint64_t bytes) { missing += bytes; });
+  wait_for_arena();
+  EXPECT_EQ(missing.load(), 32 * kMiB);
+  EXPECT_EQ(untaken.load(), 0u);
+}
+
+TEST_F(Swap, SaysWhichHostMemoryHasNoPages) {
+  static std::atomic<int> descriptor{-1};
+  static std::atomic<uint64_t> untaken{0};
+  const uint64_t before = arena_free(space_of(gate)->arena);
+  descriptor = -1;
+  // Cut short under the thread that takes it in, when it has one slab of three.
+  descriptor = add_arena(48 * kMiB, [](Gate&, uint64_t bytes) {
+    untaken = bytes;
+    if (bytes != 32 * kMiB) return;
+    while (descriptor < 0) std::this_thread::yield();
+    EXPECT_EQ(ftruncate(descriptor, 16 * kMiB), 0);
+  });
+  wait_for_arena();
+  EXPECT_EQ(missing(), 32 * kMiB);
+  EXPECT_EQ(untaken.load(), 0u);
+  EXPECT_EQ(arena_free(space_of(gate)->arena), before + 16 * kMiB);
+}
+
+// The scheduler's memory is freed when its program is gone: no child of it may keep it.
+TEST_F(Swap, AChildOfAForkKeepsNoHostMemoryThatIsOnItsWay) {
+  Arena& arena = space_of(gate)->arena;
+  int descriptor = -1;
+  {
+    const Lock nobody_pins(arena.pinning);
+    for (int i = 0; i < 3; ++i) add_arena(4 * kMiB);
+    while (arena.incoming->descriptor >= 0) std::this_thread::yield();
+    descriptor = arena.incoming->next->next->descriptor;
+    ASSERT_GE(fcntl(descriptor, F_GETFD), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      swap_reset_after_fork();
+      _exit(fcntl(descriptor, F_GETFD) < 0 ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_GE(fcntl(descriptor, F_GETFD), 0) << "the parent's own stays";
+  }
+  wait_for_arena();
+}
+
 TEST_F(Swap, WaitsForHostMemoryThatIsOnItsWay) {
   for (int i = 0; i < 4; ++i) allocate(60 * kMiB, 1 + i);
   space_of(gate)->arena.pending.fetch_add(1);
@@ -326,6 +387,51 @@ TEST_F(Swap, IsPreparedAheadOfNeed) {
   EXPECT_TRUE(out_all());
   EXPECT_TRUE(in_all());
   EXPECT_EQ(driver_calls(FunctionId::cuModuleLoadData), loaded);
+}
+
+// When something is first to leave, the card is full: the driver has no memory for anything of
+// ours.
+struct SwapOfAFullCard : Swap {
+  static void card_is_full(bool full) {
+    for (const FunctionId id :
+         {FunctionId::cuStreamCreate, FunctionId::cuEventCreate, FunctionId::cuModuleLoadData}) {
+      refuse(id, full);
+    }
+  }
+  void TearDown() override {
+    card_is_full(false);
+    Swap::TearDown();
+  }
+};
+
+TEST_F(SwapOfAFullCard, NothingIsMadeWhenItLeaves) {
+  for (int i = 0; i < 6; ++i) allocate(3 * kMiB, 1 + i);
+  card_is_full(true);
+  EXPECT_TRUE(out_all());
+  EXPECT_EQ(used(), used_before);
+  EXPECT_TRUE(in_all());
+  check_contents();
+}
+
+// What could not be made is, as soon as more host memory comes.
+TEST_F(SwapOfAFullCard, WhatCouldNotBeMadeIsTriedAgain) {
+  CUcontext other{};
+  card_is_full(true);
+  ASSERT_OK(real<FunctionId::cuCtxCreate_v2>(&other, 0, 0));
+  allocate(3 * kMiB, 1);
+  wait_for_arena();
+  card_is_full(false);
+  add_arena(16 * kMiB);
+  wait_for_arena();
+  card_is_full(true);
+  EXPECT_TRUE(out_all());
+  EXPECT_TRUE(in_all());
+  check_contents();
+  while (!known.empty()) free(known.begin()->first);
+  swap_context_leaving(other, true);
+  ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(other));
+  swap_context_gone(other);
+  wait_for_arena();
 }
 
 // As the driver's cuMemFree: refused where it is, and where it is not, the capture goes on.

@@ -76,9 +76,12 @@ class SwapHold {
 
   // The driver knows nothing of it now.
   bool away() const { return away_; }
+  // Of its device; null when nothing of ours is mapped there.
+  Gate* gate() const { return gate_; }
 
  private:
   struct Chunk* chunk_ = nullptr;
+  Gate* gate_ = nullptr;
   bool away_ = false;
 };
 

@@ -33,6 +33,7 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(View);
     NVSHARE_MESSAGE(ArenaReturned);
     NVSHARE_MESSAGE(ArenaKept);
+    NVSHARE_MESSAGE(ArenaMissing);
     NVSHARE_MESSAGE(ArenaNeed);
 #undef NVSHARE_MESSAGE
   }

@@ -15,7 +15,7 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 1;
+inline constexpr uint16_t kMinor = 2;
 // From this one on a program may be told to wait for memory that cannot move.
 inline constexpr uint16_t kMinorPinnedWaits = 1;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
@@ -36,6 +36,7 @@ enum class Type : uint16_t {
   MemoryPinned = 9,    // this much could move, and cannot any more
   ArenaReturned = 10,  // so much host memory is given back, after an ArenaNeed
   ArenaKept = 11,      // so much it has from a scheduler before this one
+  ArenaMissing = 12,   // so much of what it was given it does not have
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
@@ -277,6 +278,14 @@ struct ArenaReturned {
 // Once, right behind the hello of a program that comes back: all the host memory that it has.
 struct ArenaKept {
   static constexpr Type kType = Type::ArenaKept;
+  Header header;
+  uint64_t bytes;
+};
+
+// Of what it was given: the descriptor did not arrive, or the memory could not be mapped. It is
+// free when this is said. A scheduler of before minor version 2 passes it over.
+struct ArenaMissing {
+  static constexpr Type kType = Type::ArenaMissing;
   Header header;
   uint64_t bytes;
 };

@@ -343,9 +343,11 @@ class Play {
       case 5: {
         auto kept = wire::make<wire::ArenaKept>();
         auto returned = wire::make<wire::ArenaReturned>();
-        kept.bytes = returned.bytes = bytes_.number() * kUnit;
-        const bool first = bytes_.byte() % 4 == 0;
-        return broker_->packet(id, first ? &kept.header : &returned.header, now_);
+        auto missing = wire::make<wire::ArenaMissing>();
+        kept.bytes = returned.bytes = missing.bytes = bytes_.number() * kUnit;
+        const wire::Header* const headers[] = {&kept.header, &returned.header, &missing.header,
+                                               &returned.header};
+        return broker_->packet(id, headers[bytes_.byte() % 4], now_);
       }
       default: {
         auto message = wire::make<wire::MemoryMoved>();

@@ -121,6 +121,8 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     client.pinned += pinned->bytes;
   } else if (const MemoryMoved* moved = as<MemoryMoved>(header)) {
     take(client, *moved);
+  } else if (const ArenaMissing* missing = as<ArenaMissing>(header)) {
+    told_missing_ += missing->bytes;
   }
 }
 
@@ -242,6 +244,20 @@ FakeScheduler::Moved FakeScheduler::order(bool out, std::uint64_t bytes, Duratio
                        [](const auto& client) { return client->order == 0; });
   });
   return moved_;
+}
+
+void FakeScheduler::give_arena(int descriptor, std::uint64_t bytes) {
+  const std::lock_guard hold(lock_);
+  auto arena = make<Arena>();
+  arena.bytes = bytes;
+  for (const auto& client : clients_) {
+    if (client->welcome) send(client->socket, &arena.header, false, descriptor);
+  }
+}
+
+std::uint64_t FakeScheduler::told_missing() {
+  const std::lock_guard hold(lock_);
+  return told_missing_;
 }
 
 void FakeScheduler::lend(std::uint64_t bytes) {

@@ -39,6 +39,10 @@ class FakeScheduler {
   Moved order_out(std::uint64_t bytes, Duration limit = 20s) { return order(true, bytes, limit); }
   Moved order_in(std::uint64_t bytes, Duration limit = 20s) { return order(false, bytes, limit); }
 
+  // Gives every client host memory; how much of what they were given they have said to miss.
+  void give_arena(int descriptor, std::uint64_t bytes);
+  std::uint64_t told_missing();
+
   // Lends every client so much more, for memory that never leaves the GPU, and takes back what is
   // left of it.
   void lend(std::uint64_t bytes);
@@ -128,6 +132,7 @@ class FakeScheduler {
   std::uint64_t told_of_memory_ = 0;
   std::uint64_t told_no_room_ = 0;
   std::uint64_t used_ = 0;
+  std::uint64_t told_missing_ = 0;
   Moved moved_;  // since the last order was given
   std::string complaints_;
   std::thread thread_;

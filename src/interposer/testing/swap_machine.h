@@ -60,6 +60,8 @@ class SwapMachine : public ::testing::Test {
 
   // The descriptor is there until the next is added.
   int add_arena(uint64_t bytes, SwapTellUntaken tell = nullptr);
+  // What of it was told to be of no use.
+  static uint64_t missing();
   // So much of it is enough; waits until the rest is given back, and answers how much that was.
   uint64_t return_all_but(uint64_t enough);
   // All the host memory that was given is there to be used, and nothing of ours is at work.

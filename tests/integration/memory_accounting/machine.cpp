@@ -82,6 +82,16 @@ bool driver_has(FunctionId) {
 constinit thread_local Slot* t_slot = nullptr;
 std::atomic<Gate*> g_only_gate{nullptr};
 Passage::Passage(Destination) {}
+Passage::Passage(Gate& gate) {
+  if (!account_of(gate).brings_in) return;
+  swap_in(
+      gate, ~uint64_t{0},
+      [](void* its, SwapMoved& moved) {
+        account_of(*static_cast<Gate*>(its)).absent += moved.out - moved.in;
+        return true;
+      },
+      &gate);
+}
 Passage::~Passage() {}
 
 std::atomic<int> g_captures{0};
@@ -170,7 +180,7 @@ void Machine::SetUp() {
   for (Account& account : g_accounts) {
     account.limit = account.requests = 0;
     account.allocated = account.pinned = account.absent = 0;
-    account.full = false;
+    account.full = account.brings_in = false;
     account.backend = wire::Backend::Native;
   }
   context = new_context(0);

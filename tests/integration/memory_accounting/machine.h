@@ -28,7 +28,8 @@ struct Account {
   std::atomic<uint64_t> pinned{0};  // of these, never to leave the GPU
   std::atomic<uint64_t> absent{0};  // of these, not on the GPU
   std::atomic<uint64_t> requests{0};
-  std::atomic<bool> full{false};  // there is no room for what can wait
+  std::atomic<bool> full{false};       // there is no room for what can wait
+  std::atomic<bool> brings_in{false};  // what is away is brought in before anybody passes this gate
   std::atomic<wire::Backend> backend{wire::Backend::Native};
 };
 extern Account g_accounts[kDevices];

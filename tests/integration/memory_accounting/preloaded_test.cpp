@@ -1,10 +1,14 @@
 #include "integration/preloaded.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 // A program under the whole library, and what the scheduler hears of its memory.
 namespace nvshare::integration {
@@ -107,6 +111,47 @@ TEST_F(MemoryOfContexts, IsNotTheChildsOfAFork) {
 }
 
 // Whoever is to make room gives up what its pools keep as well, which nobody knows of.
+// The kernel drops what the scheduler hands over when no more files can be open; and tells nobody.
+class TooManyFiles {
+ public:
+  TooManyFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{256, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files_.push_back(fd);
+  }
+  ~TooManyFiles() {
+    for (const int fd : files_) ::close(fd);
+    ::setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  TooManyFiles(const TooManyFiles&) = delete;
+  TooManyFiles& operator=(const TooManyFiles&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<int> files_;
+};
+
+TEST_F(MemoryOfContexts, OnTheHostThatDoesNotArriveIsMissed) {
+  const int descriptor = ::memfd_create("arena", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(descriptor, 4 * kMiB), 0);
+  const auto missing = [](std::uint64_t expected) {
+    for (int i = 0; i < 2000 && scheduler().told_missing() != expected; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return scheduler().told_missing();
+  };
+  {
+    const TooManyFiles open;
+    scheduler().give_arena(descriptor, 4 * kMiB);
+    EXPECT_EQ(missing(4 * kMiB), 4 * kMiB);
+  }
+  scheduler().give_arena(descriptor, 4 * kMiB);
+  scheduler().give_arena(descriptor, 8 * kMiB);
+  EXPECT_EQ(missing(12 * kMiB), 12 * kMiB) << "one arrives, and one is not as large as it was said";
+  ::close(descriptor);
+}
+
 TEST_F(MemoryOfContexts, IsNotKeptByPoolsWhenOthersNeedTheRoom) {
   CUmemoryPool pool{};
   ASSERT_OK(call<FunctionId::cuDeviceGetDefaultMemPool>(&pool, 0));

@@ -16,6 +16,9 @@ class VirtualMoves : public Machine {
   }
   void TearDown() override {
     EXPECT_OK(own::cuMemAddressFree(range, kRange));
+    if (far_context != nullptr) {
+      EXPECT_OK(destroy_context(far_context));
+    }
     Machine::TearDown();
   }
 
@@ -31,6 +34,18 @@ class VirtualMoves : public Machine {
     EXPECT_OK(own::cuMemCreate(&handle, kChunk, &where, 0));
     return handle;
   }
+  // On device 1, away until its gate is passed.
+  CUmemGenericAllocationHandle create_far_away() {
+    far_context = new_context(1);
+    swap_context_made(*gate_of_device(1), far_context);
+    EXPECT_OK(real<FunctionId::cuCtxSetCurrent>(context));
+    Account& far = g_accounts[1];
+    far.backend = wire::Backend::Swap;
+    far.full = far.brings_in = true;
+    CUmemAllocationProp where = kind();
+    where.location.id = 1;
+    return create(where);
+  }
   static bool note(void*, SwapMoved& moved) {
     g_accounts[0].absent += moved.out - moved.in;
     return true;
@@ -39,6 +54,7 @@ class VirtualMoves : public Machine {
 
   static constexpr uint64_t kRange = 8 * kChunk;
   CUdeviceptr range = 0;
+  CUcontext far_context{};
   Account& account = g_accounts[0];
 };
 
@@ -102,6 +118,29 @@ TEST_F(VirtualMoves, IsNotExportedWhileItIsAway) {
       own::cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
       CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(account.pinned, 0u);
+  EXPECT_OK(own::cuMemRelease(handle));
+}
+
+// A program with two GPUs waits for the one on which the memory is, and device 0 is current here.
+TEST_F(VirtualMoves, IsWaitedForWhereItIsToBeExported) {
+  const auto handle = create_far_away();
+  int file = -1;
+  EXPECT_OK(own::cuMemExportToShareableHandle(&file, handle,
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  EXPECT_EQ(g_accounts[1].pinned, kChunk);
+  EXPECT_EQ(g_accounts[1].absent, 0u);
+  EXPECT_OK(own::cuMemRelease(handle));
+}
+
+TEST_F(VirtualMoves, IsWaitedForWhereItIsToBeToldOf) {
+  const auto handle = create_far_away();
+  EXPECT_OK(own::cuMemMap(range, kChunk, 0, handle, 0));
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  EXPECT_OK(own::cuMemGetAddressRange_v2(&base, &bytes, range));
+  EXPECT_EQ(base, range);
+  EXPECT_EQ(g_accounts[1].absent, 0u);
+  EXPECT_OK(own::cuMemUnmap(range, kChunk));
   EXPECT_OK(own::cuMemRelease(handle));
 }
 
