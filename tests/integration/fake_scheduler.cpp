@@ -246,13 +246,17 @@ FakeScheduler::Moved FakeScheduler::order(bool out, std::uint64_t bytes, Duratio
   return moved_;
 }
 
-void FakeScheduler::give_arena(int descriptor, std::uint64_t bytes) {
+std::uint64_t FakeScheduler::give_arena(int descriptor, std::uint64_t bytes) {
   const std::lock_guard hold(lock_);
   auto arena = make<Arena>();
   arena.bytes = bytes;
+  std::uint64_t given = 0;
   for (const auto& client : clients_) {
-    if (client->welcome) send(client->socket, &arena.header, false, descriptor);
+    if (!client->welcome) continue;
+    send(client->socket, &arena.header, false, descriptor);
+    given += bytes;
   }
+  return given;
 }
 
 std::uint64_t FakeScheduler::told_missing() {

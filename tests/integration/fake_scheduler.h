@@ -39,8 +39,9 @@ class FakeScheduler {
   Moved order_out(std::uint64_t bytes, Duration limit = 20s) { return order(true, bytes, limit); }
   Moved order_in(std::uint64_t bytes, Duration limit = 20s) { return order(false, bytes, limit); }
 
-  // Gives every client host memory; how much of what they were given they have said to miss.
-  void give_arena(int descriptor, std::uint64_t bytes);
+  // Gives every client host memory, and answers how much that was; how much of what they were given
+  // they have said to miss.
+  std::uint64_t give_arena(int descriptor, std::uint64_t bytes);
   std::uint64_t told_missing();
 
   // Lends every client so much more, for memory that never leaves the GPU, and takes back what is

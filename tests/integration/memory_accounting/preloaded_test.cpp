@@ -141,14 +141,16 @@ TEST_F(MemoryOfContexts, OnTheHostThatDoesNotArriveIsMissed) {
     }
     return scheduler().told_missing();
   };
+  std::uint64_t expected = 0;
   {
     const TooManyFiles open;
-    scheduler().give_arena(descriptor, 4 * kMiB);
-    EXPECT_EQ(missing(4 * kMiB), 4 * kMiB);
+    expected += scheduler().give_arena(descriptor, 4 * kMiB);
+    EXPECT_EQ(missing(expected), expected);
   }
-  scheduler().give_arena(descriptor, 4 * kMiB);
-  scheduler().give_arena(descriptor, 8 * kMiB);
-  EXPECT_EQ(missing(12 * kMiB), 12 * kMiB) << "one arrives, and one is not as large as it was said";
+  EXPECT_GT(expected, 0u);
+  scheduler().give_arena(descriptor, 4 * kMiB);  // arrives
+  expected += scheduler().give_arena(descriptor, 8 * kMiB);
+  EXPECT_EQ(missing(expected), expected) << "it is not as large as it was said";
   ::close(descriptor);
 }
 
