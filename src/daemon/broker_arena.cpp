@@ -75,23 +75,18 @@ Bytes Broker::arena_given() const {
   return sum;
 }
 
-// Ahead of need: making a piece takes far longer than moving memory into it.
+// Ahead of need: making a piece takes far longer than moving memory into it. Where there is less
+// than was promised, because the GPU or the host has less than it had then, who can still have all
+// it needs is first, and the others get what is left.
 void Broker::fill_arena(Time now) {
   if (arena_ == nullptr) return;
-  Bytes used = arena_used();
-  for (const auto& [id, record] : gpus_) {
-    const ArenaGpu gpu = arena_gpu(id);
-    for (const ClientId client_id : record.clients) {
-      ClientRecord& client = clients_.at(client_id);
-      const Bytes need = arena_need(gpu, leaves_by_us(client));
-      // First it is told to give no more back.
-      if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
-      const Bytes more = need - client.arena_made;
-      if (more.count <= 0 || used + more > arena_->most()) continue;
-      used += more;
-      rooms_stale_ = true;
-      client.arena_made += more;
-      arena_->make(client_id, more);
+  Bytes left = arena_->most() - arena_used();
+  for (const bool in_part : {false, true}) {
+    for (const auto& [id, record] : gpus_) {
+      const ArenaGpu gpu = arena_gpu(id);
+      for (const ClientId client : record.clients) {
+        left -= fill_arena(clients_.at(client), gpu, left, in_part);
+      }
     }
   }
   for (const auto& [id, record] : gpus_) {
@@ -99,9 +94,25 @@ void Broker::fill_arena(Time now) {
   }
 }
 
+// What of `left` it is given.
+Bytes Broker::fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part) {
+  const Bytes need = arena_need(gpu, leaves_by_us(client));
+  // First it is told to give no more back.
+  if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
+  const Bytes unit = arena_unit(gpu.total);
+  const Bytes missing = need - client.arena_made;
+  const Bytes more = in_part ? std::min(missing, unit * (left.count / unit.count)) : missing;
+  if (more.count <= 0 || more > left) return {};
+  rooms_stale_ = true;
+  client.arena_made += more;
+  arena_->make(client.id, more);
+  return more;
+}
+
 // Until it is ready whoever runs had better run on. A program that was given some needs a moment to
 // say that it has it; what it says of what it was given long ago is not believed.
 void Broker::tell_what_comes(ClientRecord& client, Time now) {
+  if (client.backend != wire::Backend::Swap) return;  // what it has goes to the host without us
   while (!client.arena_given.empty() && now - client.arena_given.front().at >= kArenaTaken) {
     client.arena_given.pop_front();
   }
