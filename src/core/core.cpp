@@ -481,7 +481,8 @@ Result<void> Core::Impl::take(const HostMemoryComing& e, Time now, Decisions& ou
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
   const auto possible = [](Bytes bytes) { return bytes.count >= 0 && bytes <= kMostMemory; };
-  if (!possible(e.bytes) || !possible(e.ready)) return Error{"no such amount of host memory"};
+  if (!possible(e.bytes) || !possible(e.ready.value_or(Bytes{})))
+    return Error{"no such amount of host memory"};
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.host_memory(*client, e.bytes, e.ready);
   finish(gpu, now, out);

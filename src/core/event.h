@@ -122,11 +122,11 @@ struct MemoryMoved {
   Bytes spared{};    // of what was moved: it did not have to be copied
 };
 // Of the host memory that the client's memory may have to leave to, so much is still being made,
-// and so much is ready.
+// and so much is ready. More than both together cannot leave.
 struct HostMemoryComing {
   ClientId client;
   Bytes bytes{};
-  Bytes ready{};
+  std::optional<Bytes> ready{};  // none: as much as it needs, as before anything is told
 };
 // SCHED_ON, SCHED_OFF: while off, everyone whose memory is on the GPU runs at once and nothing is
 // billed. Memory still takes turns: what is not there cannot run.

@@ -60,6 +60,11 @@ std::string to_text(const Reason& r) {
       return fmt::format(
           "needs {} of GPU memory, and at most {} can be made free beside what cannot move",
           to_text(r.bytes), to_text(r.free));
+    case Why::OthersCannotLeave:
+      return fmt::format(
+          "needs {} of GPU memory, and at most {} can be made free: what others have has no place "
+          "in host memory",
+          to_text(r.bytes), to_text(r.free));
     case Why::MoveFailed:
       return fmt::format("waits for {} of GPU memory that could not be moved; tried again {}",
                          to_text(r.bytes), in_time(r.wait));

@@ -27,6 +27,7 @@ enum class Why {
   WaitsForHolders,     // `bytes` missing; who holds it is stopping or does not answer
   MemoryComing,        // `bytes` on their way
   MemoryCannotFit,     // `bytes` wanted, at most `free` can be made free
+  OthersCannotLeave,   // the same, for others have no host memory to leave to
   MoveFailed,          // `bytes` could not be moved; tried again in `wait`
   SchedulingOff,
   // What is so beside that.

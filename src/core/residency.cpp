@@ -9,15 +9,6 @@ constexpr int kGapSearch = 8;    // how far behind the first one looks for who f
 constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
 constexpr Bytes kNothing{0};
 
-bool is_busy(const Client& client) {
-  return client.wants_work && !client.tenant->paused;
-}
-
-// Who would wait with an idle GPU for host memory that is being made may as well let others run
-// meanwhile: for as long as it should take, and not for ever.
-constexpr Bytes kSlowestHost = mib(512);  // in a second
-constexpr Duration kHostPatience = 30s;
-
 }  // namespace
 
 Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
@@ -50,12 +41,14 @@ void Residency::set_resident(Client& client, Bytes resident) {
   stale_ |= resident != client.resident;
   resident_ += resident - client.resident;
   client.resident = resident;
+  count_rooted(client);
 }
 
 void Residency::set_incoming(Client& client, Bytes incoming) {
   stale_ |= incoming != client.incoming;
   incoming_ += incoming - client.incoming;
   client.incoming = incoming;
+  count_rooted(client);
 }
 
 void Residency::set_undone(Client& client, Bytes undone) {
@@ -75,7 +68,7 @@ void Residency::unlist(Client& client) {
 void Residency::list(Client& client) {
   unlist(client);
   const bool known = std::exchange(client.known_evictable, false);
-  if (client.movable() <= kNothing || client.planned > kNothing) return;
+  if (client.leaveable() <= kNothing || client.planned > kNothing) return;
   if (!client.queued && client.incoming > kNothing) return;  // on its way in: not touched
   if (client.phase == Phase::Overdue || client.phase == Phase::Stopping || client.stalled) return;
   if (client.rests_until) return;
@@ -87,7 +80,7 @@ void Residency::list(Client& client) {
   }
   const Time before = client.evictable_at;
   client.evictable_at = client.protected_until;
-  if (!is_busy(client)) {
+  if (!client.is_busy()) {
     const Duration patience = client.complete() ? move_time(client.demand) : Duration::zero();
     client.evictable_at = std::min(client.evictable_at, client.idle_since + patience);
   }
@@ -103,6 +96,7 @@ void Residency::leave(Client& client) {
   leaving_ -= client.outgoing + client.planned;
   unwatch(client);
   rise(client);
+  forget_shortfall(client);
   pinned_ -= client.stuck();
   stale_ = true;
   set_resident(client, kNothing);
@@ -164,6 +158,7 @@ void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resid
   set_resident(client, resident);
   trust_again(client);
   set_left(client, client.told_out, client.told_in);
+  count_rooted(client);
   const Bytes undone = std::min(client.undone, client.absent());
   set_undone(client, client.incoming > kNothing ? undone : kNothing);
   watch(client, now);
@@ -208,13 +203,6 @@ void Residency::found(Client& client, const MemoryFound& what, Time now, Decisio
   if (client.complete() && client.protected_until <= now) protect(client, client.demand, now);
   list(client);
   if ((client.queued || !was_complete) && client.complete()) complete(client, now, out);
-}
-
-void Residency::host_memory(Client& client, Bytes coming, Bytes ready) {
-  client.host_coming = coming;
-  client.host_ready = ready;
-  client.host_doubted = client.host_doubted && coming > kNothing;
-  stale_ = true;
 }
 
 // Who has more than it may is not protected for longer than it must be to get anything done.
@@ -266,6 +254,7 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
     client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
   client.moved_in = kNothing;
+  count_rooted(client);
   client.admitted = false;
   set_undone(client, kNothing);
   list(client);
@@ -277,12 +266,12 @@ void Residency::update(Client& client, Time now, Decisions& out) {
   unlist(client);
   const bool stopped = client.phase == Phase::Off || client.phase == Phase::Ready;
   if (stopped && client.planned > kNothing) {
-    const Bytes bytes = client.planned;
-    leaving_ -= bytes;
-    client.planned = kNothing;
+    leaving_ -= client.planned;
+    // It may have less to leave to than when it was told to stop.
+    const Bytes bytes = std::min(std::exchange(client.planned, kNothing), client.leaveable());
     // Who it was to make room for may have left meanwhile.
     const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
-    if (!queue_.empty() || over > kNothing) {
+    if (bytes > kNothing && (!queue_.empty() || over > kNothing)) {
       send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, now, out);
     }
   }
@@ -342,61 +331,22 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
     Client* client = std::get<2>(*it);
     if (client == head) continue;
     found.clients.push_back(client);
-    found.enough += client->movable();
+    found.enough += client->leaveable();
   }
   for (const auto& [at, seq, client] : evictable_) {
     if (found.enough >= deficit) return found;
     if (client == head) continue;
     found.clients.push_back(client);
-    found.enough += client->movable();
+    found.enough += client->leaveable();
     found.due = std::max(found.due, at);
   }
   return found;
 }
 
-// Whether it runs, and would leave at the speed at which host memory is made. A moment without work
-// is not the end of its running.
-bool Residency::needs_host(const Client& client, Bytes bytes, Time now) const {
-  if (client.queued || client.host_doubted || client.share->over_memory_limit()) return false;
-  const bool runs = is_busy(client) || now < client.idle_since + move_time(client.demand);
-  return runs && client.host_coming > kNothing && bytes > client.host_ready;
-}
-
-// Until when the first in the queue waits for the host memory of those who make room for it. Once,
-// however many they are; and who has kept it waiting in vain is not believed again before all that
-// it was given is ready.
-std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victims, Bytes deficit,
-                                             Time now) {
-  Bytes coming{};
-  std::vector<Client*> late;
-  for (Client* client : victims.clients) {
-    const Bytes bytes = std::min(client->movable(), deficit);
-    deficit -= bytes;
-    if (!needs_host(*client, bytes, now)) continue;
-    coming += client->host_coming;
-    late.push_back(client);
-  }
-  if (late.empty()) return std::nullopt;
-  if (!head.host_until) {
-    const std::int64_t seconds = coming.count / kSlowestHost.count + 1;
-    head.host_until = now + 1s * std::min<std::int64_t>(kHostPatience / 1s, seconds);
-  }
-  if (now < *head.host_until) {
-    Time until = *head.host_until;
-    for (const Client* client : late) {
-      if (!is_busy(*client))
-        until = std::min(until, client->idle_since + move_time(client->demand));
-    }
-    return until;
-  }
-  for (Client* client : late) client->host_doubted = true;
-  return std::nullopt;
-}
-
 void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
                      std::vector<Client*>& stop) {
   for (Client* client : victims.clients) {
-    const Bytes bytes = std::min(client->movable(), deficit);
+    const Bytes bytes = std::min(client->leaveable(), deficit);
     if (bytes <= kNothing) break;
     deficit -= bytes;
     unlist(*client);
@@ -451,7 +401,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       if (client.outgoing > kNothing || client.rests_until || !can_ever_fit(client)) continue;
       if (need > free()) {
         const bool moves = head.incoming > kNothing || head.rests_until;
-        const Bytes ahead = moves ? kNothing : std::min(head.moved_in, head.movable());
+        const Bytes ahead = moves ? kNothing : std::min(head.moved_in, head.leaveable());
         if (need > free() + ahead) continue;
         unlist(head);
         send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, now, out);
@@ -476,6 +426,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
 void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   look_for_stalled(now, out);
   wake_the_rested(now);
+  doubt_shortfalls(now);
   // What was found last time still holds unless something has changed or is due.
   if (!stale_ && (!rotation_at_ || now < *rotation_at_)) return;
   stale_ = false;
@@ -486,8 +437,8 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
     Client& head = *std::get<2>(*it++);
     if (head.awaits > kNothing && head.demand > room_for(head)) withdraw(head, now, out);
     if (!head.queued) continue;
-    if (!can_ever_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
-    if (head.outgoing > kNothing) break;                    // still being moved out
+    if (!can_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
+    if (head.outgoing > kNothing) break;               // still being moved out
     const Bytes need = head.need();
     if (need <= free()) {
       admit(head, Time::max(), Why::Fits, now, out);
@@ -515,7 +466,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
 
 std::optional<Time> Residency::next_wakeup() const {
   std::optional<Time> next = rotation_at_;
-  for (const auto* waiting : {&moving_, &resting_}) {
+  for (const auto* waiting : {&moving_, &resting_, &short_}) {
     if (waiting->empty()) continue;
     const Time due = std::get<0>(*waiting->begin());
     next = next ? std::min(*next, due) : due;
@@ -529,6 +480,11 @@ Reason Residency::explain(const Client& client, Time now) const {
     return {.why = Why::MemoryCannotFit,
             .bytes = client.demand,
             .free = std::max(kNothing, safe_limit() - stuck_beside(client))};
+  }
+  if (!can_fit(client)) {
+    const Bytes most = safe_limit() - stuck_beside(client) - (rooted_ - client.rooted);
+    return {
+        .why = Why::OthersCannotLeave, .bytes = client.demand, .free = std::max(kNothing, most)};
   }
   if (client.rests_until) {
     return {.why = Why::MoveFailed,

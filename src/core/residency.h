@@ -60,7 +60,7 @@ class Residency {
   // Progress that has been checked.
   void moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
   // What there is, and is not yet, of the host memory that its memory may have to leave to.
-  void host_memory(Client& client, Bytes coming, Bytes ready);
+  void host_memory(Client& client, Bytes coming, std::optional<Bytes> ready);
   // Its tenant has gone over its memory limit, or is no longer.
   void limit_changed(Client& client, Time now);
   // The client wants to run and its memory is not complete.
@@ -104,7 +104,11 @@ class Residency {
   Bytes stuck_beside(const Client& client) const {
     return pinned_ - client.stuck() + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
   }
+  // Whether others could make room for it; also when what they have no place for will not move.
   bool can_ever_fit(const Client& client) const { return can_fit_beside(client, Bytes{}); }
+  bool can_fit(const Client& client) const {
+    return can_fit_beside(client, rooted_ - client.rooted);
+  }
   Duration move_time(Bytes bytes) const;
 
   void enter(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now);
@@ -119,6 +123,10 @@ class Residency {
   void measure_link(Bytes moved, Bytes spared, Duration took);
   bool needs_host(const Client& client, Bytes bytes, Time now) const;
   std::optional<Time> wait_for_host(Client& head, const Victims& victims, Bytes deficit, Time now);
+  void count_rooted(Client& client);
+  void note_shortfall(Client& client, Time now);
+  void forget_shortfall(Client& client);
+  void doubt_shortfalls(Time now);
   void set_left(Client& client, Bytes out, Bytes in);
   void rest(Client& client, Time now);
   void rise(Client& client);
@@ -155,6 +163,7 @@ class Residency {
   Bytes undone_;
   Bytes pinned_;       // with what is promised
   Bytes stalled_;      // held by or promised to clients that do not move it
+  Bytes rooted_;       // held by clients that have no place to move it to
   bool stale_ = true;  // something has changed since the last plan
   std::set<QueueKey> queue_;
   std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
@@ -164,6 +173,7 @@ class Residency {
   bool waits_for_host_ = false;  // and for nothing else
   std::set<EvictKey> moving_;    // by when the move must be done
   std::set<EvictKey> resting_;   // by when an order may be tried again
+  std::set<EvictKey> short_;     // by when they may be told to send out more than they could
   std::vector<Client*> changed_;
 };
 

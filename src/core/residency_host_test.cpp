@@ -141,5 +141,187 @@ TEST_F(HostMemory, WhatWasNotCopiedSaysNothingOfTheLink) {
   EXPECT_TRUE(only<SendOut>(t.pass(5s)).empty());
 }
 
+// --- too little of it --------------------------------------------------------------------------
+
+constexpr Bytes kPlenty = gib(100);
+
+// Clients that do what they are told as far as they find host memory, which they look for.
+struct ShortOfHostMemory : testing::Test {
+  Bytes away(int id) const { return t.view(id).allocated - t.view(id).resident; }
+  void send_out(ClientId id, Bytes bytes) {
+    const int number = static_cast<int>(id.value);
+    const Bytes goes = std::clamp(host[number] - away(number), Bytes{}, bytes);
+    ++orders;
+    if (goes < bytes) t.now += 2s;
+    MemoryMoved how{id, t.view(number).resident - goes, 1ms};
+    how.kept = bytes - goes;
+    note(t.moved(how));
+  }
+  void note(const Decisions& decisions) {
+    for (const Decision& d : decisions) todo.push_back(d.action);
+  }
+  void follow(const Action& action) {
+    if (const auto* drop = std::get_if<Drop>(&action)) {
+      ++drops;
+      note(t.release(static_cast<int>(drop->client.value), 1s));
+    } else if (const auto* out = std::get_if<SendOut>(&action)) {
+      send_out(out->client, out->bytes);
+    } else if (const auto* in = std::get_if<BringIn>(&action)) {
+      note(t.moved({in->client, t.core.view(in->client)->resident + in->bytes, 1ms}));
+    }
+  }
+  void play(Duration length) {
+    for (const Time until = t.now + length; t.now < until;) {
+      for (; !todo.empty() && t.now < until; todo.erase(todo.begin())) {
+        follow(Action(todo.front()));
+      }
+      for (const int id : {1, 2}) ran[id] += t.state(id) == ClientState::Running ? 1 : 0;
+      note(t.pass(1s));
+    }
+  }
+  Decisions tell(int id, Bytes ready, Bytes coming = {}) {
+    return t.step(HostMemoryComing{TestCore::cid(id), coming, ready});
+  }
+
+  TestCore t{fixed_quantum()};
+  std::vector<Action> todo;
+  std::map<int, Bytes> host{{1, kPlenty}, {2, kPlenty}, {3, kPlenty}};
+  std::map<int, int> ran;  // seconds
+  int orders = 0;
+  int drops = 0;
+};
+
+// Client 1 would have to send out 9.6 GiB, and has a place for 8.6.
+struct ShortByALittle : ShortOfHostMemory {
+  ShortByALittle() {
+    t.two_that_do_not_fit();
+    host[1] = kLittle;
+  }
+  static constexpr Bytes kLittle = gib(8) + mib(600);
+};
+
+TEST_F(ShortByALittle, WhoCannotMakeRoomRunsOn) {
+  note(t.want(2));
+  play(3600s);
+  EXPECT_GT(ran[1], 3500);
+  EXPECT_EQ(ran[2], 0) << "there is no room for it";
+  EXPECT_LE(orders, 25);
+  EXPECT_NE(t.why(2).find("what others have has no place in host memory"), std::string::npos)
+      << t.why(2);
+  EXPECT_NE(t.why(2).find("at most 11GiB"), std::string::npos) << t.why(2);
+}
+
+TEST_F(ShortByALittle, WhatIsKnownIsNotTried) {
+  tell(1, kLittle - gib(1), gib(1));
+  note(t.want(2));
+  play(3600s);
+  EXPECT_EQ(ran[1], 3600);
+  EXPECT_EQ(orders + drops, 0);
+  host[1] = kPlenty;
+  const Decisions now = tell(1, gib(10));
+  EXPECT_EQ(only<Drop>(now).size(), 1u);
+  note(now);
+  play(2s);
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
+TEST_F(ShortByALittle, WhatIsBeingMadeIsCountedOn) {
+  tell(1, gib(1), gib(9));
+  t.obey(t.want(2));
+  EXPECT_EQ(only<Drop>(t.pass(60s + 30s)).size(), 1u);
+}
+
+TEST_F(ShortByALittle, MoreHostMemoryIsAReasonToTryAgain) {
+  tell(1, gib(10));  // it finds less than it was given
+  note(t.want(2));
+  play(1200s);
+  ASSERT_EQ(ran[2], 0);
+  const int before = orders;
+  host[1] += gib(2);
+  note(tell(1, gib(10) + mib(500)));
+  play(2s);
+  EXPECT_EQ(orders, before) << "not by enough";
+  note(tell(1, gib(12)));
+  play(2s);
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
+TEST_F(ShortByALittle, ItIsTriedAgainAllTheSame) {
+  note(t.want(2));
+  play(1200s);
+  host[1] = kPlenty;
+  play(301s + 60s);
+  EXPECT_GT(ran[2], 0);
+  const int before = orders;
+  host[1] = kLittle;  // and who could is trusted again
+  play(140s);
+  EXPECT_GE(orders - before, 5) << "100 ms, 200 ms, 400 ms, 800 ms";
+}
+
+TEST_F(ShortByALittle, WhoNeedsLessPasses) {
+  t.client(3);
+  t.allocate(3, gib(6));
+  tell(1, kLittle);
+  note(t.want(2));
+  note(t.want(3));
+  play(61s);
+  EXPECT_EQ(t.state(3), ClientState::Running);
+}
+
+// What came in ahead of its turn was not touched: it can always go back to where it came from.
+TEST_F(ShortByALittle, WhatCameInVainGoesBack) {
+  host[2] = gib(12);
+  tell(2, {});
+  note(t.want(2));
+  play(3600s);
+  EXPECT_GT(ran[1], 3500);
+}
+
+TEST_F(ShortByALittle, WhoHasLessWhenItHasStoppedIsToldToSendOutLess) {
+  tell(1, gib(10));
+  t.obey(t.want(2));
+  ASSERT_EQ(only<Drop>(t.pass(60s)).size(), 1u);
+  tell(1, gib(5));
+  const auto ordered = only<SendOut>(t.release(1, 60s));
+  ASSERT_EQ(ordered.size(), 1u);
+  EXPECT_EQ(ordered[0].bytes, gib(5));
+}
+
+// Both fit; then something else takes 1 GiB of the GPU.
+struct NoHostMemory : ShortOfHostMemory {
+  NoHostMemory() {
+    t.gpu(0);
+    for (const int id : {1, 2}) {
+      host[id] = {};
+      t.client(id);
+      t.allocate(id, gib(7));
+      note(t.want(id));
+    }
+  }
+  void less_fits() { note(t.step(OverheadMeasured{GpuId{0}, gib(3), 2})); }
+};
+
+TEST_F(NoHostMemory, NobodyIsToldToLeave) {
+  for (const int id : {1, 2}) tell(id, {});
+  less_fits();
+  play(600s);
+  EXPECT_EQ(orders, 0);
+}
+
+TEST_F(NoHostMemory, NobodyIsToldToLeaveAgainAndAgain) {
+  less_fits();
+  play(600s);
+  EXPECT_LE(orders, 30);
+}
+
+TEST_F(NoHostMemory, AsMuchLeavesAsThereIsAPlaceFor) {
+  for (const int id : {1, 2}) tell(id, id == 1 ? Bytes{} : mib(300));
+  host[2] = mib(300);
+  less_fits();
+  play(10s);
+  EXPECT_EQ(orders, 1);
+  EXPECT_EQ(away(2), mib(300));
+}
+
 }  // namespace
 }  // namespace nvshare::core

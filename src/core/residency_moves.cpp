@@ -66,6 +66,7 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   set_resident(client, how.resident);
   set_incoming(client, not_in);
   client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
+  count_rooted(client);
   client.moved_some |= out_by > kNothing || in_by > kNothing;
   set_left(client, how.out_left, how.in_left);
   // What has been freed meanwhile is neither.
@@ -76,6 +77,12 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   // undone and is no failure.
   const bool failed = kept > kNothing || (missing > kNothing && !client.moved_some);
   if (failed) rest(client, now);
+  if (kept > kNothing) {
+    note_shortfall(client, now);
+  } else if (client.shortfall && out_by > kNothing && client.outgoing == kNothing &&
+             client.absent() > client.shortfall->away) {
+    forget_shortfall(client);  // it has done more than it could
+  }
   const bool left = missing > kNothing || client.undone > kNothing;
   const bool kept_room = client.admitted && client.incoming > kNothing;
   set_undone(client, kept_room ? client.undone + missing : kNothing);
@@ -88,7 +95,11 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   if (in_by > kNothing && client.complete()) {
     complete(client, now, out);
   } else {
-    if (client.complete()) dequeue(client);  // it has kept what it was to send out
+    if (client.complete()) {  // it has kept what it was to send out
+      client.moved_in = kNothing;
+      count_rooted(client);
+      dequeue(client);
+    }
     list(client);
   }
 }
@@ -161,6 +172,7 @@ void Residency::trust_again(Client& client) {
   client.stalled = false;
   stalled_ -= client.stalled_bytes;
   leaving_ += client.outgoing;
+  count_rooted(client);
 }
 
 // A client that was told to move memory and does not is not waited for: room is looked for
@@ -175,6 +187,7 @@ void Residency::look_for_stalled(Time now, Decisions& out) {
     set_undone(client, kNothing);
     client.stalled_bytes = client.resident - client.pinned + client.incoming;
     stalled_ += client.stalled_bytes;
+    count_rooted(client);
     leaving_ -= client.outgoing;
     stale_ = true;
     out.push_back({Overdue{client.id, config_.end_overdue},

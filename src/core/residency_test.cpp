@@ -311,7 +311,7 @@ TEST_F(Rotation, WhoDoesNotMakeRoomRestsLongerAndLonger) {
   const auto ordered = only<SendOut>(t.pass(13s));
   ASSERT_EQ(ordered.size(), 1u);
   MemoryMoved nothing{ClientId{1}, gib(12), 1ms, ordered[0].bytes};
-  for (const Duration rest : {100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) {
+  for (const Duration rest : {100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms}) {
     EXPECT_TRUE(only<SendOut>(t.moved(nothing)).empty());
     EXPECT_TRUE(only<SendOut>(t.pass(rest - 1ns)).empty());
     EXPECT_EQ(only<SendOut>(t.pass(1ns)).size(), 1u);

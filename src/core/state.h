@@ -114,6 +114,14 @@ struct Share {
   bool limited() const { return limit() < kNoCoreLimit; }
 };
 
+// A client was told to send out memory, and kept some of it.
+struct Shortfall {
+  Bytes away{};        // so much had left, and no more did
+  Bytes host_ready{};  // then
+  Duration lasts{};
+  std::optional<Time> until;  // more is not tried before; none: that was long enough ago
+};
+
 struct Client {
   ClientId id;
   GpuId gpu;
@@ -161,9 +169,11 @@ struct Client {
   Time idle_since{};
   // Of the host memory that it may have to leave to.
   Bytes host_coming{};
-  Bytes host_ready{};
-  bool host_doubted = false;       // it has been waited for, and did not come
-  std::optional<Time> host_until;  // as first in the queue it waits no longer for that of others
+  std::optional<Bytes> host_ready;  // none: as much as it needs
+  bool host_doubted = false;        // it has been waited for, and did not come
+  std::optional<Time> host_until;   // as first in the queue it waits no longer for that of others
+  std::optional<Shortfall> shortfall;
+  Bytes rooted{};  // of what is on the GPU and not pinned: has no place to go to
 
   // Compute.
   Phase phase = Phase::Off;
@@ -190,11 +200,15 @@ struct Client {
   ReadyOrder::value_type ready_key() { return {had, ready_seq, this}; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
+  // How much of it can be away at once, and what it can therefore be told to send out.
+  Bytes most_away() const;
+  Bytes leaveable() const;
   // What it lacks and nobody has brought on the way; and what of that an order could bring.
   Bytes need() const { return demand - resident - incoming; }
   Bytes absent() const { return need() - awaits; }
   // What can never leave the GPU, with what is promised.
   Bytes stuck() const { return pinned + awaits; }
+  bool is_busy() const { return wants_work && !tenant->paused; }
   bool waits_for_memory() const { return wants_work || awaits.count > 0; }
 };
 

@@ -76,30 +76,41 @@ Bytes Broker::arena_given() const {
   return sum;
 }
 
-// Ahead of need: making a piece takes far longer than moving memory into it.
+// Ahead of need: making a piece takes far longer than moving memory into it. Where there is less
+// than was promised, because the GPU or the host has less than it had then, who can still have all
+// it needs is first, and the others get what is left.
 void Broker::fill_arena(Time now) {
   if (arena_ == nullptr) return;
-  Bytes used = arena_used();
-  for (const auto& [id, record] : gpus_) {
-    const ArenaGpu gpu = arena_gpu(id);
-    for (const ClientId client_id : record.clients) {
-      ClientRecord& client = clients_.at(client_id);
-      const Bytes need = arena_need(gpu, leaves_by_us(client));
-      // First it is told to give no more back.
-      if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
-      const Bytes lacks = need - client.arena_made;
-      if (lacks.count <= 0 || used + lacks > arena_->most()) continue;
-      const Bytes more = worth_making(client, lacks, now);
-      if (more.count == 0) continue;
-      used += more;
-      rooms_stale_ = true;
-      client.arena_made += more;
-      arena_->make(client_id, more);
+  Bytes left = arena_->most() - arena_used();
+  for (const bool in_part : {false, true}) {
+    for (const auto& [id, record] : gpus_) {
+      const ArenaGpu gpu = arena_gpu(id);
+      for (const ClientId client : record.clients) {
+        left -= fill_arena(clients_.at(client), gpu, left, in_part, now);
+      }
     }
   }
   for (const auto& [id, record] : gpus_) {
     for (const ClientId client_id : record.clients) tell_what_comes(clients_.at(client_id), now);
   }
+}
+
+// What of `left` it is given.
+Bytes Broker::fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part,
+                         Time now) {
+  const Bytes need = arena_need(gpu, leaves_by_us(client));
+  // First it is told to give no more back.
+  if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
+  const Bytes unit = arena_unit(gpu.total);
+  const Bytes lacks = need - client.arena_made;
+  const Bytes fits = in_part ? std::min(lacks, unit * (left.count / unit.count)) : lacks;
+  if (fits.count <= 0 || fits > left) return {};
+  const Bytes more = worth_making(client, fits, now);
+  if (more.count == 0) return {};
+  rooms_stale_ = true;
+  client.arena_made += more;
+  arena_->make(client.id, more);
+  return more;
 }
 
 // Who did not have what it was given (too many files are open) would not have the next either: it
@@ -117,6 +128,7 @@ Bytes Broker::worth_making(ClientRecord& client, Bytes more, Time now) const {
 // Until it is ready whoever runs had better run on. A program that was given some needs a moment to
 // say that it has it; what it says of what it was given long ago is not believed.
 void Broker::tell_what_comes(ClientRecord& client, Time now) {
+  if (client.backend != wire::Backend::Swap) return;  // what it has goes to the host without us
   while (!client.arena_given.empty() && now - client.arena_given.front().at >= kArenaTaken) {
     client.arena_given.pop_front();
   }

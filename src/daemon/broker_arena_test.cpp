@@ -343,5 +343,73 @@ TEST(SwappingArena, WhatHasNoPlaceOnTheHostIsNotPromised) {
   EXPECT_LE(t.broker.arena_used(), gib(4));
 }
 
+// --- less of it than was promised --------------------------------------------------------------
+
+struct LessThanPromised : HostMemoryOfTwo {
+  // As when something else takes so much of the GPU.
+  void less_fits(Bytes by) {
+    t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(16) - safe() + by, 2}, t.now);
+  }
+  Bytes made(ClientId id) const { return t.broker.clients().at(id).arena_made; }
+};
+
+TEST_F(LessThanPromised, WhatIsThereIsGivenAllTheSame) {
+  const Bytes before = made(one);
+  t.arena.limit = t.broker.arena_used() + mib(600);
+  less_fits(gib(1));
+  t.broker.sample(t.now);
+  EXPECT_EQ(made(one), before + mib(512)) << "in whole units";
+  EXPECT_EQ(made(two), before);
+  EXPECT_LE(t.broker.arena_used(), t.arena.limit);
+}
+
+TEST_F(LessThanPromised, WhoCanHaveAllItNeedsIsFirst) {
+  const Bytes before = made(one);
+  t.broker.arena_failed(one, gib(2), "no memory", t.now);
+  t.broker.arena_failed(two, gib(1), "no memory", t.now);
+  t.arena.limit = t.broker.arena_used() + gib(1) + mib(512);
+  t.broker.sample(t.now);
+  EXPECT_EQ(made(two), before);
+  EXPECT_EQ(made(one), before - gib(2) + mib(512));
+}
+
+// It would stand still for seconds, and find no place.
+TEST_F(LessThanPromised, NobodyIsToldToLeaveToWhatIsNotThere) {
+  t.arena.limit = {};
+  for (const ClientId id : {one, two}) t.broker.arena_failed(id, made(id), "no memory", t.now);
+  for (int i = 0; i < 100; ++i) {
+    t.pass(1s);
+    t.broker.sample(t.now);
+  }
+  EXPECT_TRUE(t.outbox.take<wire::Drop>(one).empty());
+  EXPECT_TRUE(t.outbox.take<wire::SwapOut>(one).empty());
+}
+
+TEST(SwappingArena, WhereThereNeverWasAnyNobodyIsToldToLeave) {
+  TestBroker t{quick()};
+  t.arena.limit = Bytes{};
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  for (const ClientId id : {one, two}) EXPECT_EQ(t.ask_movable(id, gib(7)), Told::Available);
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(3), 2}, t.now);
+  t.pass(10s);
+  for (const ClientId id : {one, two}) EXPECT_TRUE(t.outbox.take<wire::SwapOut>(id).empty());
+}
+
+TEST(SwappingArena, ManagedMemoryLeavesWithoutIt) {
+  TestBroker t{quick()};
+  t.arena.limit = Bytes{};
+  t.broker.set_backend(wire::Backend::Managed);
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
+  t.want(one);
+  EXPECT_EQ(t.ask_movable(two, gib(10)), Told::Wait);
+  t.want(two);
+  t.broker.sample(t.now);
+  t.pass(2s);
+  EXPECT_FALSE(t.outbox.take<wire::Drop>(one).empty());
+}
+
 }  // namespace
 }  // namespace nvshare::daemon

@@ -136,9 +136,10 @@ struct ClientRecord {
   Bytes arena{};                       // host memory that it was given
   Bytes arena_made{};                  // with what is being made for it
   std::deque<GivenArena> arena_given;  // of late
-  // What the core was told last: being made or not ready yet, and ready.
+  // What the core was told last: being made or not ready yet, and ready. None: nothing, so that it
+  // takes it for as much as is needed.
   Bytes arena_coming{};
-  Bytes arena_ready{};
+  std::optional<Bytes> arena_ready;
   // What it claimed in its hello to have; nothing once it has said how much that really is.
   std::optional<Bytes> arena_claimed;
   std::optional<Bytes> arena_told;       // how much of it is enough, as it was told last

@@ -314,13 +314,19 @@ void Player::move_memory() {
   tell(with_left(c, moved));
 }
 
+HostMemoryComing Player::some_host_memory() {
+  HostMemoryComing event{some_client(), dice_.one_in(2) ? Bytes{} : some_bytes()};
+  if (dice_.one_in(2)) event.ready = some_bytes();
+  return event;
+}
+
 void Player::change_settings() {
   switch (dice_.below(4)) {
     case 0:
       tell(SchedulingSwitched{dice_.one_in(2)});
       return;
     case 1:
-      tell(HostMemoryComing{some_client(), dice_.one_in(2) ? Bytes{} : some_bytes()});
+      tell(some_host_memory());
       return;
     default:
       Config config = random_config(dice_);
@@ -435,6 +441,10 @@ std::string Player::settle() {
     if (tenant.paused) tell(TenantPaused{tenant.id, false});
     tell(LimitsChanged{tenant.id, Limits{}});
   }
+  // There is host memory for everyone.
+  std::vector<ClientId> there;
+  for (const auto& [id, client] : watch_.clients()) there.push_back(id);
+  for (const ClientId id : there) tell(HostMemoryComing{id});
   const auto waiting = [&] {
     const auto& c = watch_.clients();
     return std::any_of(c.begin(), c.end(), [](const auto& entry) { return entry.second.waits(); });

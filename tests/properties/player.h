@@ -52,6 +52,7 @@ class Player {
   void allocate();
   void move_memory();
   core::MemoryMoved with_left(const ShadowClient& client, core::MemoryMoved moved);
+  core::HostMemoryComing some_host_memory();
   void change_settings();
   void talk_nonsense();
   core::Event nonsense();

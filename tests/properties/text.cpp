@@ -73,7 +73,7 @@ struct EventText {
   }
   std::string operator()(const HostMemoryComing& e) const {
     return fmt::format("HostMemoryComing client={} bytes={} ready={}", e.client.value,
-                       e.bytes.count, e.ready.count);
+                       e.bytes.count, e.ready ? std::to_string(e.ready->count) : "any");
   }
   std::string operator()(const SchedulingSwitched& e) const {
     return fmt::format("SchedulingSwitched on={}", e.on);
