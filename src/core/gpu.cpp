@@ -35,8 +35,8 @@ void Gpu::remove(Client& client, Time now) {
   if (client.phase == Phase::Ready) {
     engine_->make_unready(client, now);
   } else if (client.phase != Phase::Off) {
-    // It took its last reading with it; the whole time is what it may have used.
-    engine_->release(client, now - client.granted_at, now);
+    // It took its last reading with it: all of the time since the one before may have been used.
+    engine_->release(client, client.reported + client.unread(now), now);
   }
   residency_.leave(client);
   share.allocated -= client.demand;

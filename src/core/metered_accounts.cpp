@@ -37,7 +37,11 @@ Duration MeteredEngine::worth_handing_over() const {
 }
 
 void MeteredEngine::catch_up(Time now) {
-  refill_clock_ += (now - now_).count() * refill_rate_;
+  const Fixed refill = (now - now_).count() * refill_rate_;
+  refill_clock_ += refill;
+  if (slots_ > 0 && unlimited_holder_) {
+    unlimited_held_[static_cast<std::size_t>(*unlimited_holder_)] += refill;
+  }
   now_ = now;
 }
 
@@ -53,6 +57,18 @@ Duration MeteredEngine::until_refilled(Fixed refill) const {
   return wait_of((left + refill_rate_ - 1) / refill_rate_);
 }
 
+// The part of the refill clock in which what a tenant earns is not kept beyond its cap: while a
+// higher priority without a limit has the GPU, which can be for ever, and while who holds it does
+// not use it, which adds up. What others use within their limits, or at its own priority, they will
+// not use later; and who waits for its memory could not have used anything.
+Fixed MeteredEngine::unkept(const Share& share) const {
+  Fixed all = share.parked > 0 ? 0 : held_unused_;
+  for (int i = level_of(share) + 1; i < kLevels; ++i) {
+    all += unlimited_held_[static_cast<std::size_t>(i)];
+  }
+  return all;
+}
+
 void MeteredEngine::settle(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.active) return;
@@ -61,9 +77,15 @@ void MeteredEngine::settle(Share& share) {
   const Fixed whole = (refill >> kFixedBits) << kFixedBits;
   const Duration before = account.allowance;
   account.allowance += from_fixed(whole);
-  // Without a limit there is nothing to save: only what is owed is paid off.
-  if (!share.limited())
+  const Fixed unkept_now = unkept(share);
+  if (share.limited()) {
+    const Fixed pushed_aside = (unkept_now - account.unkept_mark) * share.limit() / 100;
+    const Duration kept = account.allowance - from_fixed(std::min(pushed_aside, whole));
+    account.allowance = std::max(kept, std::min(account.allowance, cap_of(share)));
+  } else {  // there is nothing to save: only what is owed is paid off
     account.allowance = std::min(account.allowance, std::max(before, config_.turn));
+  }
+  account.unkept_mark = unkept_now;
   account.mark = refill_clock_ - (refill - whole) * 100 / share.limit();
 }
 
@@ -72,8 +94,25 @@ VirtualTime MeteredEngine::virtual_time(const Share& share, Duration used) {
   return VirtualTime{used.count()} * 100 / share.limit();
 }
 
-Duration MeteredEngine::held_since_bill(const Client& client, Time now) {
-  return now - std::max(client.granted_at, client.billed_at);
+// The part of a time that ends now in which clients took turns: virtual time counts what others
+// went without, and while all run together nobody does.
+Duration MeteredEngine::in_turns(Duration lately) const {
+  return turns_ ? std::min(lately, now_ - turns_since_) : Duration::zero();
+}
+
+// Of what its meter has not told, what is in its tenant's virtual time already.
+Duration MeteredEngine::charged_unread(const Client& client) {
+  return std::max(Duration::zero(), client.charged_ahead - client.reported);
+}
+
+// Who joins starts where the last of those stands that it competes with. The holder moves on
+// without a grant when nobody contends with it.
+void MeteredEngine::raise_floor(const Share& holder) {
+  Level& level = levels_[static_cast<std::size_t>(level_of(holder))];
+  const Tier tier = tier_of(holder);
+  VirtualTime last = holder.meter.vtime;
+  if (!level.queue[tier].empty()) last = std::min(last, std::get<0>(*level.queue[tier].begin()));
+  level.floor[tier] = std::max(level.floor[tier], last);
 }
 
 void MeteredEngine::add_virtual_time(Share& share, Duration used) {
@@ -86,31 +125,39 @@ void MeteredEngine::add_virtual_time(Share& share, Duration used) {
 // A client that nobody contended with may have run for long without being metered. Who joins does
 // not wait for its bill: it starts where the runner stands now.
 void MeteredEngine::charge_ahead(Client& client) {
-  const Duration until_now = now_ - client.granted_at;
-  const Duration charged = std::max(client.reported, client.charged_ahead);
-  if (until_now <= charged) return;
-  client.charged_ahead = until_now;
-  Share& share = *client.share;
-  add_virtual_time(share, until_now - charged);
-  if (runnable_ == 0) raise_floor_of(tier_of(share), share.meter.vtime);
+  if (!billing_) return;
+  const Duration unread = in_turns(client.unread(now_));
+  const Duration more = unread - charged_unread(client);
+  if (more <= Duration::zero()) return;
+  client.charged_ahead = client.reported + unread;
+  add_virtual_time(*client.share, more);
+  raise_floor(*client.share);
 }
 
-// Best effort is kept `best_effort_percent` of the time, whatever the limits have saved up.
+void MeteredEngine::charge_lone_runner() {
+  if (running_.size() == 1) charge_ahead(*running_.begin()->second);
+}
+
+// Best effort is kept `best_effort_percent` of the time, whatever the limits have saved up. What it
+// has to wait for longer than that buys it a turn is not lost, up to what a bursty tenant may save.
 Duration MeteredEngine::best_effort_owed() const {
-  const Duration refill = percent_of(now_ - best_effort_mark_, config_.best_effort_percent);
-  return std::min(best_effort_balance_ + refill, config_.turn);
+  const int percent = config_.best_effort_percent;
+  const Duration most = std::max(config_.turn, percent_of(config_.burst_window, percent));
+  return std::min(best_effort_balance_ + percent_of(now_ - best_effort_mark_, percent), most);
 }
 
-// Having been served is what was owed. A kernel that went on beyond its turn is paid for in full
-// before best effort goes ahead of limits again.
+// What it has ahead of limits is what was owed, and what goes beyond that is paid off before it
+// goes ahead again. What limits left it is not held against it, but for the time in which they
+// waited for its last kernel.
 void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time now) {
-  Duration overrun = Duration::zero();
-  if (client.phase == Phase::Stopping) {
-    overrun = std::min(used, now - client.dropped_at);
-  } else if (client.budget) {
-    overrun = std::max(overrun, used - config_.turn);
+  const Duration owed = best_effort_owed();
+  Duration balance = owed - used;
+  if (!client.before_limits) {
+    const bool stops = client.phase == Phase::Stopping;
+    const Duration overrun = stops ? std::min(used, now - client.dropped_at) : Duration::zero();
+    balance = std::max(balance, std::min(owed, Duration::zero()) - overrun);
   }
-  best_effort_balance_ = std::min({best_effort_owed(), Duration::zero(), -overrun});
+  best_effort_balance_ = balance;
   best_effort_mark_ = now_;
 }
 
@@ -138,14 +185,18 @@ void MeteredEngine::activate(Share& share) {
                         : account.fresh ? resume_level()
                                         : std::min(saved, resume_level());
   }
-  if (running_.size() == 1) charge_ahead(*running_.begin()->second);
+  charge_lone_runner();
   (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
   const Duration lag = short_gap ? config_.burst_window : Duration::zero();
   const Tier tier = tier_of(share);
-  const VirtualTime lowest = lowest_vtime_[tier];
-  account.vtime = account.tier == tier ? std::max(account.vtime, lowest - lag.count()) : lowest;
+  const int level = level_of(share);
+  const VirtualTime floor = levels_[static_cast<std::size_t>(level)].floor[tier];
+  const bool same_queue = account.tier == tier && account.level == level;
+  account.vtime = same_queue ? std::max(account.vtime, floor - lag.count()) : floor;
   account.tier = tier;
+  account.level = level;
   account.mark = refill_clock_;
+  account.unkept_mark = unkept(share);
   account.fresh = false;
   account.active = true;
   ++active_;
@@ -176,13 +227,17 @@ void MeteredEngine::deactivate_idle() {
 void MeteredEngine::park(Client& client, bool parked, Time now) {
   catch_up(now);
   Share& share = *client.share;
+  settle(share);
   share.parked += parked ? 1 : -1;
+  share.meter.unkept_mark = unkept(share);
   if (parked && !share.meter.active) activate(share);
   if (parked) return;
   maybe_idle_.emplace(share.seq, &share);
+  charge_lone_runner();
   const bool queued = share.meter.runnable;
   if (queued) dequeue(share);
-  share.meter.vtime = std::max(share.meter.vtime, lowest_vtime_[tier_of(share)]);
+  const Level& level = levels_[static_cast<std::size_t>(level_of(share))];
+  share.meter.vtime = std::max(share.meter.vtime, level.floor[tier_of(share)]);
   if (queued) enqueue_if_runnable(share);
 }
 
@@ -232,11 +287,14 @@ void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
 void MeteredEngine::bill(Client& client, Duration used, Time now) {
   Share& share = *client.share;
   MeterAccount& account = share.meter;
-  settle(share);
   const Duration new_use = used - client.reported;
-  const Duration ahead = std::max(Duration::zero(), client.charged_ahead - client.reported);
+  const Duration held = client.unread(now);
+  const Duration ahead = charged_unread(client);
   client.reported = used;
   client.charged_ahead = Duration::zero();
+  client.read_at = now;
+  if (turns_ && held > new_use) held_unused_ += (held - new_use).count() * refill_rate_;
+  settle(share);
   if (!billing_) return;
   note_duty(client, new_use, now);
   Duration charge = new_use;
@@ -247,13 +305,13 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   share.billed += to_fixed(charge);
   const bool queued = account.runnable;
   if (queued) dequeue(share);
-  // Virtual time counts what others went without: a turn that was held and not used as well.
+  // A turn that was held and not used counts as well. Likewise among the processes of a tenant, as
+  // far as one of them waited.
   const bool in_demand = contended(share) || has_turn(client);
-  const Duration held = in_demand && turns_ ? held_since_bill(client, now) : Duration::zero();
-  const Duration had = std::max(charge, held);
-  account.vtime += virtual_time(share, had - ahead);
-  client.had += std::min(had, now - client.had_since).count();
-  client.billed_at = client.had_since = now;
+  const Duration had = in_turns(in_demand ? std::max(charge, held) : charge);
+  if (turns_) account.vtime += virtual_time(share, had - ahead);
+  if (!share.ready.empty()) client.had += std::min(had, now - client.had_since).count();
+  client.had_since = now;
   if (share.limited()) {
     const Duration before = account.allowance;
     // What it did in the part of this grant that had no limit is free.
@@ -269,6 +327,7 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
     charge_best_effort(client, new_use, now);
   }
   if (queued) enqueue_if_runnable(share);
+  raise_floor(share);
 }
 
 }  // namespace nvshare::core

@@ -27,7 +27,7 @@ MeteredEngine::MeteredEngine(const Config& config, Time now)
 void MeteredEngine::enqueue_if_runnable(Share& share) {
   MeterAccount& account = share.meter;
   if (account.runnable || account.throttled || share.ready.empty() || share.overdue > 0) return;
-  account.level = share.tenant->limits.priority - kLowestPriority;
+  account.level = level_of(share);
   Level& level = levels_[static_cast<std::size_t>(account.level)];
   if (level.empty()) level.waiting_since = now_;
   level.queue[tier_of(share)].emplace(account.vtime, share.seq, &share);
@@ -196,15 +196,14 @@ bool MeteredEngine::contended(const Share& holder) const {
 
 bool MeteredEngine::wants_turns() const {
   if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
-  if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
   if (limited_sum_ > 0) return true;
-  if (overlap_) return false;  // what one does not use of the GPU another does
+  if (overlap_) return false;    // what one does not use of the GPU another does
+  if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
   if (now_ < long_bursts_until_) return true;
   std::int64_t wanted = duty_sum_ppm_;
-  if (running_.size() == 1) {  // not metered since its grant: take it for busy
+  if (running_.size() == 1) {  // not metered for long: take it for busy
     const Client& client = *running_.begin()->second;
-    const Duration unread = now_ - client.granted_at - client.reported;
-    if (unread > kDutyMemory) wanted += kFull - client.duty_ppm;
+    if (client.unread(now_) > kDutyMemory) wanted += kFull - client.duty_ppm;
   }
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
@@ -272,10 +271,15 @@ bool MeteredEngine::gives_way(const Client& holder) const {
   const Share& share = *holder.share;
   if (next == nullptr || next == &share) return false;
   if (next->tenant->limits.priority < share.tenant->limits.priority) return false;
-  if (tier_of(*next) != tier_of(share)) return tier_of(*next) == kLimited;
-  const Duration unbilled = held_since_bill(holder, now_) - holder.charged_ahead;
+  const Duration unread = holder.unread(now_);
+  if (tier_of(*next) != tier_of(share)) {
+    const Duration owed = best_effort_owed();
+    const bool is_owed = owed >= config_.turn && owed > unread;
+    const bool outranks = next->tenant->limits.priority > share.tenant->limits.priority;
+    return tier_of(*next) == kLimited && (outranks || !is_owed);
+  }
   const VirtualTime stands =
-      share.meter.vtime + virtual_time(share, std::max(unbilled, Duration::zero()));
+      share.meter.vtime + virtual_time(share, unread - charged_unread(holder));
   return next->meter.vtime + 4 * virtual_time(*next, holder.turn) < stands;
 }
 
@@ -288,7 +292,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
   level.waiting_since = now;
   dequeue(share);
-  raise_floor_of(tier_of(share), share.meter.vtime);
+  raise_floor(share);
   Client& client = *std::get<Client*>(*share.ready.begin());
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
@@ -301,9 +305,11 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
 void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
                           Time now, Decisions& out) {
   Share& share = *client.share;
+  const Level& level = levels_[static_cast<std::size_t>(level_of(share))];
+  client.before_limits = !share.limited() && !level.queue[kLimited].empty();
   share.meter.at_grant = share.meter.allowance;
   client.unlimited_mark = unlimited_time(share);
-  client.billed_at = now;
+  client.read_at = now;
   client.had_since = now;
   share.meter.least_had = std::max(share.meter.least_had, client.had);
   client.turn = turn_of(client);
@@ -311,6 +317,7 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   enter_running(client, next_seq_++, budget, why, now, out);
   running_.emplace(client.grant_seq, &client);
   ++slots_;
+  unlimited_holder_ = share.limited() ? std::nullopt : std::optional(level_of(share));
   enqueue_if_runnable(share);
 }
 
@@ -354,14 +361,8 @@ void MeteredEngine::run_together(Time now, Decisions& out) {
   for (Client* client : over) stop(*client, why_over(*client), now, out);
   const bool watched = running_.size() > 1 || limited_sum_ > 0;
   if (!watched || running_.empty() || now < sample_due_) return;
-  std::array<std::optional<VirtualTime>, kTiers> lowest;
   for (const auto& [seq, client] : running_) {
     out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
-    std::optional<VirtualTime>& least = lowest[tier_of(*client->share)];
-    least = std::min(least.value_or(client->share->meter.vtime), client->share->meter.vtime);
-  }
-  for (Tier tier : {kLimited, kBestEffort}) {  // who joins starts where the last of them stands
-    if (lowest[tier]) raise_floor_of(tier, *lowest[tier]);
   }
   sample_due_ = now + config_.sample_interval;
 }
@@ -376,7 +377,9 @@ void MeteredEngine::decide(Time now, Decisions& out) {
       stop(*share->held.begin()->second, {.why = Why::LimitsChanged}, now, out);
     }
   }
-  turns_ = wants_turns();
+  const bool turns = wants_turns();
+  if (turns && !turns_) turns_since_ = now;
+  turns_ = turns;
   if (turns_) {
     take_turns(now, out);
   } else {

@@ -55,7 +55,8 @@ class MeteredEngine final : public ComputeEngine {
   // The tenants of one priority that could run, by virtual time.
   struct Level {
     std::array<std::set<std::tuple<VirtualTime, std::uint64_t, Share*>>, kTiers> queue;
-    Time waiting_since{};  // when it was last served or became non-empty
+    std::array<VirtualTime, kTiers> floor{};  // where who joins starts
+    Time waiting_since{};                     // when it was last served or became non-empty
 
     bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
   };
@@ -72,13 +73,17 @@ class MeteredEngine final : public ComputeEngine {
   Duration best_effort_owed() const;
   void charge_best_effort(const Client& client, Duration used, Time now);
   Duration unlimited_time(const Share& share) const;
-  static Duration held_since_bill(const Client& client, Time now);
-  void raise_floor_of(Tier tier, VirtualTime vtime) {
-    lowest_vtime_[tier] = std::max(lowest_vtime_[tier], vtime);
+  static int level_of(const Share& share) {
+    return share.tenant->limits.priority - kLowestPriority;
   }
+  Duration in_turns(Duration lately) const;
+  static Duration charged_unread(const Client& client);
+  void raise_floor(const Share& holder);
   void join_siblings(Client& client);
   void add_virtual_time(Share& share, Duration used);
   void charge_ahead(Client& client);
+  void charge_lone_runner();
+  Fixed unkept(const Share& share) const;
   void settle(Share& share);
   void deactivate_idle();
   void activate(Share& share);
@@ -114,12 +119,18 @@ class MeteredEngine final : public ComputeEngine {
   const Config& config_;
   Time now_;
   Fixed refill_clock_ = 0;
-  Fixed refill_rate_;    // of the clock, per nanosecond; 1.0 unless limits are over-committed
-  int limited_sum_ = 0;  // limits of active limited tenants
+  Fixed refill_rate_;  // of the clock, per nanosecond; 1.0 unless limits are over-committed
+  // On the refill clock: when somebody without a limit held the GPU, by its priority, and when
+  // whoever held it did not use it.
+  std::array<Fixed, kLevels> unlimited_held_{};
+  Fixed held_unused_ = 0;
+  std::optional<int> unlimited_holder_;  // its level
+  int limited_sum_ = 0;                  // limits of active limited tenants
   int unlimited_active_ = 0;
   int active_ = 0;
   std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
   bool turns_ = false;
+  Time turns_since_{};
   bool overlap_ = false;
   Duration hand_over_{};      // what a turn takes beyond what is used of it, lately
   Time long_bursts_until_{};  // as far as is known
@@ -127,7 +138,6 @@ class MeteredEngine final : public ComputeEngine {
   Time sample_due_{};
 
   std::uint64_t next_seq_ = 1;
-  std::array<VirtualTime, kTiers> lowest_vtime_{};  // where who joins a tier starts
   Duration best_effort_balance_{};
   Time best_effort_mark_;
   int runnable_ = 0;

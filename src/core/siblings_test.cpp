@@ -19,17 +19,22 @@ class Siblings : public ::testing::Test {
     kernels_[TestCore::cid(id)] = kernel;
     follow(core_.want(id));
   }
-  // One runs until its budget is spent or it is told to stop, and has a kernel to finish.
+  // One runs until its budget is spent or it is told to stop, and has a kernel to finish. All
+  // meters are read once a second, as the daemon does.
   void play(Duration length) {
     const Time until = core_.now + length;
     while (core_.now < until) {
-      const Time end = std::min(until, stops_at_.value_or(until));
+      const Time end = std::min({until, read_at_, stops_at_.value_or(until)});
       const auto tick = core_.core.next_wakeup();
       if (tick && *tick < end) {
         follow(core_.pass(std::max(Duration::zero(), *tick - core_.now)));
         continue;
       }
       follow(core_.pass(end - core_.now));
+      if (core_.now == read_at_) {
+        follow(core_.step(Usage{holder_, core_.now - began_}));
+        read_at_ += 1s;
+      }
       if (!stops_at_ || core_.now < *stops_at_) continue;
       const Duration used = core_.now - began_;
       had_[holder_] += core_.now - std::max(began_, counted_since_);
@@ -82,6 +87,7 @@ class Siblings : public ::testing::Test {
   ClientId holder_{};
   Time began_{};
   Time first_had_{};
+  Time read_at_{1s};
   std::optional<Time> stops_at_;
 };
 

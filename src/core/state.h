@@ -2,6 +2,7 @@
 
 // The core's own records. Only src/core sees them; everybody else sees snapshot.h.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -72,9 +73,10 @@ struct WindowAccount {
 
 // Account of the metered policy.
 struct MeterAccount {
-  Duration allowance{};  // GPU time it may use now; negative is debt
-  Duration at_grant{};   // the allowance when it was last granted a turn
-  Fixed mark = 0;        // the engine's refill clock when `allowance` was brought up to date
+  Duration allowance{};   // GPU time it may use now; negative is debt
+  Duration at_grant{};    // the allowance when it was last granted a turn
+  Fixed mark = 0;         // the engine's refill clock when `allowance` was brought up to date
+  Fixed unkept_mark = 0;  // of what was earned on that clock and is not kept, likewise
   Time idle_since{};
   bool active = false;
   bool fresh = true;  // has never been active
@@ -84,8 +86,8 @@ struct MeterAccount {
   Time unlimited_since{};
   VirtualTime vtime = 0;
   bool runnable = false;        // stands in the run queue
-  int level = 0;                // of the run queue it stands in
-  std::size_t tier = SIZE_MAX;  // in which `vtime` is counted
+  int level = 0;                // of the run queue, in which `vtime` is counted
+  std::size_t tier = SIZE_MAX;  // likewise
   VirtualTime least_had = 0;    // where a process stands that joins the others of the tenant
 };
 
@@ -189,14 +191,17 @@ struct Client {
   bool cut = false;         // it had used up what it was granted, or was told to stop
   Duration gaps{};          // in its last turn, when it had nothing on the GPU
   Time dropped_at{};
+  bool before_limits = false;  // has none, and was granted while somebody that has one waited
   std::optional<Duration> budget;
-  Time billed_at{};           // when the meter was last read
+  Time read_at{};             // when the meter was last read, or the grant began
   Duration unlimited_mark{};  // of the tenant's time without a limit
   Duration reported{};        // of this grant, already billed
   Duration charged_ahead{};   // of this grant, in the tenant's virtual time before it was reported
   std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU
   Time duty_at{};
 
+  // What it may have used that its meter has not told yet.
+  Duration unread(Time now) const { return now - std::max(granted_at, read_at); }
   ReadyOrder::value_type ready_key() { return {had, ready_seq, this}; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }

@@ -44,6 +44,7 @@ void Simulator::set_up() {
       ++to_come_;
     }
   }
+  at(Time{kReadPeriod}, Happening::MetersAreRead, 0);
 }
 
 std::optional<Time> Simulator::next_time() const {
@@ -198,9 +199,22 @@ void Simulator::obey(const core::Overdue& d) {
 }
 
 void Simulator::obey(const core::ReadMeter& d) {
-  Process& p = process_of(d.client);
+  read_meter(process_of(d.client));
+}
+
+void Simulator::read_meter(Process& p) {
   settle(p);
-  told_.push_back(core::Usage{d.client, to_duration(p.done - p.started_at)});
+  told_.push_back(core::Usage{p.client, to_duration(p.done - p.started_at)});
+}
+
+// As the daemon does. Who is overdue has been billed for all of the time, whatever its meter says.
+void Simulator::read_meters() {
+  for (Process& p : processes_) {
+    if (!p.granted) continue;
+    const auto view = core_.view(p.client);
+    if (view && view->state != core::ClientState::Overdue) read_meter(p);
+  }
+  at(now_ + kReadPeriod, Happening::MetersAreRead, 0);
 }
 
 // --- the end ----------------------------------------------------------------------------------

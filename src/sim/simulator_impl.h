@@ -15,7 +15,19 @@
 namespace nvshare::sim {
 
 // What the scenario and the processes themselves bring about.
-enum class Happening { Arrives, Leaves, Wakes, Starts, NextPhase, AllocatesNext, LimitsChange };
+enum class Happening {
+  Arrives,
+  Leaves,
+  Wakes,
+  Starts,
+  NextPhase,
+  AllocatesNext,
+  LimitsChange,
+  MetersAreRead
+};
+
+// How often the shell reads all meters, asked or not.
+inline constexpr Duration kReadPeriod = 1s;
 
 struct Timed {
   Time at{};
@@ -95,6 +107,9 @@ class Simulator {
   void next_phase(Process& p, std::size_t step);
   void allocate(Process& p, Bytes allocated);
   void ask_for_work(Process& p);
+
+  void read_meter(Process& p);
+  void read_meters();
 
   void settle(Process& p);
   void rewatch(Process& p);

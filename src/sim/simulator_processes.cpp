@@ -15,6 +15,7 @@ void Simulator::happen(const Timed& timed) {
     tell(core::LimitsChanged{TenantId{timed.process + 1}, step.limits});
     return;
   }
+  if (timed.what == Happening::MetersAreRead) return read_meters();
   Process& p = processes_[timed.process];
   if (timed.what == Happening::Arrives) return arrive(p);
   if (!p.present) return;

@@ -66,6 +66,7 @@ void Bills::metered(ShadowClient& client, Duration used, Time now) {
     account(client).billed += Parts{(shown - client.reported).count()} * kNanosecond;
   }
   client.reported = shown;
+  client.read_at = now;
 }
 
 void Bills::returned(const ShadowClient& client) {

@@ -14,8 +14,8 @@ namespace nvshare::properties {
 
 // Conservation of billed time, for the policies that bill in one way only:
 //  metered                  a tenant's bill is the sum of what its clients' meters showed, never
-//                           more than the wall time of the grant; an overdue or vanished client
-//                           pays the wall time
+//                           more than the wall time of the grant; an overdue client pays the wall
+//                           time, one that vanished that since its last reading
 //  weighted                 each moment in which somebody runs is billed once, in equal parts to
 //                           the clients that run
 //  wall, coordinated, fair  a tenant pays each moment in which one of its clients runs, once

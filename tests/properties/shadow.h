@@ -20,6 +20,7 @@ struct ShadowClient {
   Time granted_at{};
   Time dropped_at{};
   Duration reported{};  // by Usage, of this grant
+  Time read_at{};       // when it last was
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};

@@ -81,7 +81,9 @@ void Watch::fail(Rule rule, const std::string& what) {
 void Watch::forget(ClientId id, Time now) {
   ShadowClient& client = clients_.at(id);
   if (client.held != Held::No) {
-    bills_.metered(client, now - client.granted_at, now);
+    const Duration unread = now - std::max(client.granted_at, client.read_at);
+    const bool pays_all = client.held == Held::Overdue;
+    bills_.metered(client, pays_all ? now - client.granted_at : client.reported + unread, now);
     bills_.returned(client);
   }
   clients_.erase(id);

@@ -114,6 +114,44 @@ TEST(Metered, BestEffortKeepsItsFloor) {
   EXPECT_LE(report.clients[2].longest_wait, 250ms);
 }
 
+// Not by bursts that follow each other closely, either.
+TEST(Metered, BestEffortKeepsItsFloorBesideManyBursts) {
+  for (const auto& [burst, gap] : {std::pair<Duration, Duration>{60ms, 40ms}, {3ms, 2ms}}) {
+    for (const int tenants : {2, 12}) {
+      SCOPED_TRACE(testing::Message() << tenants << " in bursts of " << ms(burst) << " ms");
+      Scenario scenario = metered(20s);
+      for (int i = 0; i < tenants; ++i) {
+        scenario.clients.push_back(bursty("L", std::min(95, 240 / tenants), burst, gap));
+      }
+      scenario.clients.push_back(saturating("rest", 100, 1ms));
+      EXPECT_NEAR(share_of(play(scenario), tenants), 5, 0.3);
+    }
+  }
+}
+
+// Where turns are long because handing over is: that is no more than it is owed in the long run,
+// the limits wait for no longer than it is owed now, and it is not handed over to more often than
+// needed.
+TEST(Metered, BestEffortTakesNoMoreThanItsFloorInLongTurns) {
+  Scenario scenario = metered(20s);
+  scenario.hand_over = 500us;
+  scenario.clients = {bursty("A", 95, 60ms, 40ms), bursty("B", 95, 60ms, 40ms),
+                      saturating("rest", 100, 1ms)};
+  EXPECT_NEAR(share_of(play(scenario), 2), 5, 0.3);
+  for (int i : {0, 1}) scenario.clients[i] = bursty("A", 95, 3ms, 2ms);
+  EXPECT_GE(play(scenario).gpus[0].utilization_percent, 86);
+  scenario.clients[0] = saturating("A", 60, 1ms);
+  scenario.clients[1] = bursty("B", 50, 20ms, 40ms);
+  EXPECT_LE(play(scenario).clients[1].longest_wait, 20ms);
+}
+
+// A limit that waits for a long kernel which began in its gap does not give way on top of that.
+TEST(Metered, ALongKernelInAGapIsWhatBestEffortWasOwed) {
+  Scenario scenario = metered();
+  scenario.clients = {bursty("A", 95, 300ms, 20ms), saturating("rest", 100, 50ms)};
+  EXPECT_GE(share_of(play(scenario), 0), 85);
+}
+
 // A bursty client catches up after its gaps: beside a saturating one it has what it is promised.
 TEST(Metered, BurstyBesideSaturating) {
   for (int other : {50, 100}) {
@@ -318,6 +356,40 @@ TEST(Metered, LowPriorityGetsWhatIsLeftButNeverNothing) {
   const Report report = play(scenario);
   EXPECT_GE(share_of(report, 0), 99);
   EXPECT_GT(share_of(report, 1), 0.05);
+}
+
+// What a tenant could not have because a higher priority had everything it does not make up for.
+TEST(Metered, AHigherPriorityWithoutALimitLeavesNothingToMakeUpFor) {
+  Scenario scenario = metered(40s);
+  scenario.clients = {saturating("high", 100, 2ms), saturating("batch", 30, 2ms),
+                      saturating("rest", 100, 2ms)};
+  scenario.clients[0].limits.priority = 5;
+  scenario.clients[0].leaves = 20s;
+  scenario.clients[2].arrives = 20s;
+  EXPECT_NEAR(share_of(play(scenario), 1) * 2, 30, 1);
+}
+
+// But what a higher priority uses within its own limit it does: both have what they are promised.
+TEST(Metered, AHigherPriorityWithALimitTakesNothingFromLowerOnes) {
+  Scenario scenario = metered(400s);
+  scenario.clients = {saturating("high", 30, 2s), saturating("low", 50, 2ms),
+                      saturating("rest", 100, 2ms)};
+  scenario.clients[0].limits.priority = 5;
+  const Report report = play(scenario);
+  EXPECT_NEAR(share_of(report, 0), 30, 0.5);
+  EXPECT_NEAR(share_of(report, 1), 50, 0.5);
+}
+
+// What is lost between turns is nobody's to save up: a limit holds as soon as there is room for it.
+TEST(Metered, WhatHandOversTakeIsNotSavedUp) {
+  Scenario scenario = metered(80s);
+  scenario.hand_over = 5ms;
+  scenario.clients = {saturating("A", 50, 1ms), saturating("B", 50, 1ms)};
+  scenario.clients[1].leaves = 60s;
+  const double both = share_of(play(scenario), 0);
+  scenario.lasts = 60s;
+  const double until_then = share_of(play(scenario), 0);
+  EXPECT_LE(both * 80 - until_then * 60, (50 + 2) * 20);
 }
 
 // Watches that the GPU is never idle while a client with work has budget and memory.
