@@ -81,7 +81,7 @@ bool driver_has(FunctionId) {
 // A gate that is always open.
 constinit thread_local Slot* t_slot = nullptr;
 std::atomic<Gate*> g_only_gate{nullptr};
-Passage::Passage(Destination) {}
+Passage::Passage(Destination, Needs) {}
 Passage::Passage(Gate& gate) {
   if (!account_of(gate).brings_in) return;
   swap_in(
