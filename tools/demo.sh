@@ -30,8 +30,9 @@ if [ -z "${NVSHARE_DEMO_INSIDE:-}" ]; then
     echo "On the software GPU: this machine has no NVIDIA GPU, or was told to do without."
     "$nvshare" softgpu --card "demo-$$" --memory 16Gi -- "$0" "$nvshare"
     heading "Three programs with twice the memory of a (small) GPU take turns on it"
-    NVSHARE_RESERVE_BASE=8Mi NVSHARE_RESERVE_PER_PROCESS=4Mi NVSHARE_RESERVE_PERCENT=1 \
-      "$nvshare" softgpu --card "demo-memory-$$" --memory 512Mi -- \
+    small=(NVSHARE_RESERVE_BASE=8Mi NVSHARE_RESERVE_PER_PROCESS=4Mi NVSHARE_RESERVE_PERCENT=1)
+    printf '(with %s: what is kept free is made for larger cards)\n' "${small[*]}"
+    env "${small[@]}" "$nvshare" softgpu --card "demo-memory-$$" --memory 512Mi -- \
       "$(dirname "$0")/demo_memory.sh" "$nvshare" 3 340
   fi
   heading "Your turn"
@@ -107,7 +108,7 @@ mark again
 live 9
 mark last
 
-heading "Who wants more memory than it may have is told so; nobody else notices"
+heading "Who wants more memory than it may have gets an error; nobody else notices"
 printf '$ nvshare run --name greedy --mem 1Gi -- gpu-job --memory 2Gi\n'
 "$nvshare" run --name greedy --mem 1Gi -- "$job" --memory 2Gi --seconds 1 || true
 
