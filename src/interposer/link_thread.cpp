@@ -448,6 +448,7 @@ bool come_back(Link& link, int socket) {
     link.turned_pinned = false;
     link.meter.begin(now_ns());
     link.total_used = 0;
+    link.alone_at = link.alone_wait = 0;
     tell_of_arena(link);
     open_gate(link, kClosed);
     return true;

@@ -100,8 +100,7 @@ uint64_t add_slabs(Space& space, char* memory, uint64_t bytes) {
 void say_missing(Gate& gate, SwapTellMissing tell, uint64_t bytes) {
   warn_once(
       "host memory that the scheduler gave could not be mapped: this program may not be swapped "
-      "out "
-      "in time (is its address space limited? see ulimit -v)");
+      "out in time (is its address space limited? see ulimit -v)");
   if (tell != nullptr) tell(gate, bytes);
 }
 

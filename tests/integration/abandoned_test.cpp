@@ -46,10 +46,12 @@ TEST_F(Abandoned, NothingMovesWhileWorkIsOnTheGpu) {
   auto scheduler = std::make_unique<FakeScheduler>(run_directory());
   scheduler->backend(wire::Backend::Swap);
   Process one = program();
-  EXPECT_EQ(ask(one, "launch 3s"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "launch 6s"), "CUDA_SUCCESS");
   scheduler->full(true);
   // In two chunks: there is room for one, which is then given up again.
+  const std::uint64_t before = scheduler->told_of_memory();
   one.say("alloc 400Mi");
+  ASSERT_TRUE(eventually([&] { return scheduler->told_of_memory() > before; }, 20s));
   sleep(300ms);
   scheduler.reset();
   sleep(1500ms);
