@@ -155,6 +155,8 @@ class Residency {
   std::optional<Bytes> overhead_;
   int measured_processes_ = 0;  // that were there then
   std::optional<Bytes> link_;   // measured
+  double link_bytes_ = 0;       // lately copied
+  double link_seconds_ = 0;     // that this took
   Bytes link_guess_{};          // from moves that copied nothing, until then
   int processes_ = 0;
   Bytes resident_;

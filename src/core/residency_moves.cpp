@@ -9,9 +9,15 @@ namespace {
 
 constexpr Bytes kWorthMeasuring = mib(16);
 constexpr Bytes kFastestGuess = gib(25);  // in a second
+constexpr Duration kLinkMemory = 1s;      // of copying
+constexpr Duration kLongEnough = 1ms;     // likewise, to know anything
 constexpr Duration kFirstRest = 100ms;
 constexpr Duration kLongestRest = 1s;
 constexpr Bytes kNothing{0};
+
+double seconds(Duration time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 }  // namespace
 
@@ -35,22 +41,26 @@ void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time no
 
 // --- what is reported --------------------------------------------------------------------------
 
-// What was not copied says nothing of the link, but while nothing is known of it, more than a
-// careful guess does.
+// Bytes and time are added up before they are divided: of copies that are under way at the same
+// time the first to arrive takes all of the time and the next none. What was not copied says
+// nothing of the link, but while nothing is known of it, more than a careful guess does.
 void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
   const Bytes copied = moved - std::min(spared, moved);
-  if (took <= Duration::zero() || moved < kWorthMeasuring) return;
-  const double rate = 1e9 / static_cast<double>(took.count());
-  const auto seen = [rate](Bytes bytes, double most) {
-    const double speed = std::clamp(static_cast<double>(bytes.count) * rate, 1e6, most);
-    return Bytes{static_cast<std::int64_t>(speed)};
+  if (moved < kWorthMeasuring) return;
+  const auto speed = [](double bytes, double in_seconds, double most) {
+    return Bytes{static_cast<std::int64_t>(std::clamp(bytes / in_seconds, 1e6, most))};
   };
   const bool first = !link_;
   if (copied >= kWorthMeasuring && copied >= spared) {
-    const Bytes speed = seen(copied, 1e15);
-    link_ = first ? speed : Bytes{(link_->count / 4 * 3) + speed.count / 4};
-  } else if (first) {
-    link_guess_ = seen(moved, static_cast<double>(kFastestGuess.count));
+    // What was before counts the less the more time is added, and as much when none is.
+    const double kept = seconds(kLinkMemory) / (seconds(kLinkMemory) + seconds(took));
+    link_bytes_ = link_bytes_ * kept + static_cast<double>(copied.count);
+    link_seconds_ = link_seconds_ * kept + seconds(took);
+    if (link_seconds_ < seconds(kLongEnough)) return;
+    link_ = speed(link_bytes_, link_seconds_, 1e15);
+  } else if (first && took > Duration::zero()) {
+    const auto most = static_cast<double>(kFastestGuess.count);
+    link_guess_ = speed(static_cast<double>(moved.count), seconds(took), most);
   }
   if (first) replace_guessed_quanta();
 }
