@@ -121,6 +121,7 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   if (at == gpus_.end()) return;
   GpuRecord& gpu = at->second;
   gpu.utilisation = utilisation;
+  gpu.measured_at = now;
   gpu.memory_used = memory_used;
   if (!overhead) return;
   gpu.overhead = overhead->bytes;

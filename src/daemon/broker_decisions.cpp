@@ -20,6 +20,17 @@ bool is_about_turns(const core::Event& event) {
          std::holds_alternative<core::Usage>(event) || std::holds_alternative<core::Tick>(event);
 }
 
+// One that runs free is not metered call by call, so short gaps in its work look like work. It is
+// alone on the GPU: it has used no more of it than all have, as far as that was measured during its
+// grant.
+Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wall, Time now) {
+  constexpr Duration kSampled = 1s;
+  const bool fresh =
+      gpu.measured_at >= client.grant->since + kSampled && now - gpu.measured_at < 3 * kSampled;
+  if (client.watch != wire::Watch::Free || !gpu.utilisation || !fresh) return Duration::max();
+  return wall * *gpu.utilisation / 100;
+}
+
 }  // namespace
 
 Result<void> Broker::step(const core::Event& event, Time now) {
@@ -124,6 +135,9 @@ void Broker::read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases,
   // What one alone says needs no sharing out; and its meter may lag behind the clock a little,
   // which would then be lost.
   const Duration wall = now - std::exchange(gpu.read_at, now);
+  if (holders.size() == 1) {
+    measured[0] = std::min(measured[0], most_used(gpu, *holders[0], wall, now));
+  }
   const auto billed = holders.size() == 1 ? measured : share_out(measured, wall);
   for (std::size_t i = 0; i < holders.size(); ++i) {
     ClientRecord& client = *holders[i];

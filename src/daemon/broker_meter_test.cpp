@@ -124,6 +124,57 @@ TEST_F(BrokerMeter, AShareIsNeverMoreThanAllOfIt) {
   EXPECT_EQ(t.broker.find_tenant("a")->share_percent, 100.0);
 }
 
+// Running free a program is not metered call by call, and NVML knows better.
+TEST(BrokerMeterAlone, WhoRunsFreeIsBilledForWhatTheGpuWasBusy) {
+  TestBroker t;
+  const TenantId a = t.tenant("a");
+  const ClientId one = t.join(a);
+  t.want(one);
+  const std::uint64_t grant = t.granted(one);
+  const auto second = [&](Duration said, std::optional<int> utilisation) {
+    const Duration before = t.billed(a);
+    t.now += 1s;
+    t.meter(one, grant, said);
+    t.broker.gpu_measured(GpuId{0}, utilisation, {}, {}, t.now);
+    t.broker.sample(t.now);
+    return t.billed(a) - before;
+  };
+  EXPECT_EQ(second(1s, 30), 300ms);
+  EXPECT_EQ(second(1100ms, 30), 100ms) << "nor for more than it says";
+  EXPECT_EQ(second(2100ms, std::nullopt), 1s);
+  t.now += 3s;
+  t.meter(one, grant, 5100ms);
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.billed(a), 4400ms) << "nothing new was measured";
+}
+
+TEST(BrokerMeterAlone, WhatWasMeasuredBeforeItRanIsNotAboutIt) {
+  TestBroker t;
+  const TenantId a = t.tenant("a");
+  const ClientId one = t.join(a);
+  t.now += 1s;
+  t.want(one);
+  t.now += 999ms;
+  t.broker.gpu_measured(GpuId{0}, 10, {}, {}, t.now);
+  t.meter(one, t.granted(one), 999ms);
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.billed(a), 999ms);
+}
+
+TEST(BrokerMeterAlone, UnderALimitTheMeterCounts) {
+  TestBroker t;
+  core::Limits most;
+  most.core_percent = 99;
+  const TenantId a = t.tenant("a", most);
+  const ClientId one = t.join(a);
+  t.want(one);
+  t.now += 1s;
+  t.meter(one, t.granted(one), 10ms);
+  t.broker.gpu_measured(GpuId{0}, 0, {}, {}, t.now);
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.billed(a), 10ms);
+}
+
 // --- memory ------------------------------------------------------------------------------------
 
 struct BrokerMemory : testing::Test {

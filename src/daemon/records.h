@@ -176,7 +176,8 @@ struct GpuRecord {
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.
-  std::optional<int> utilisation;
+  std::optional<int> utilisation;  // percent of the second before `measured_at`
+  Time measured_at{};
   bool overlap = false;
   std::optional<Bytes> memory_used;
   std::optional<Bytes> overhead;
