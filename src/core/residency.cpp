@@ -197,8 +197,20 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
   if (waited && client.complete()) complete(client, now, out);
 }
 
+// It was on the GPU before anybody knew whose it is: where the overhead had been measured by then,
+// it is in that, and with it what the process takes for itself.
+void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
+  const Bytes brought = found - client.resident;
+  if (!overhead_ || brought <= kNothing) return;
+  overhead_ = std::max(kNothing, *overhead_ - brought);
+  const bool first = client.demand == kNothing;
+  measured_processes_ = std::min(measured_processes_ + (first ? 1 : 0), processes_);
+  stale_ = true;
+}
+
 void Residency::found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
   const bool was_complete = client.complete();
+  count_as_overhead_no_more(client, what.resident);
   enter(client, what.allocated, what.pinned, what.resident, now);
   if (client.complete() && client.protected_until <= now) protect(client, client.demand, now);
   list(client);

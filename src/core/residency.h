@@ -120,6 +120,7 @@ class Residency {
   void watch(Client& client, Time now);
   void unwatch(Client& client);
   void trust_again(Client& client);
+  void count_as_overhead_no_more(const Client& client, Bytes found);
   void measure_link(Bytes moved, Bytes spared, Duration took);
   bool needs_host(const Client& client, Bytes bytes, Time now) const;
   std::optional<Time> wait_for_host(Client& head, const Victims& victims, Bytes deficit, Time now);

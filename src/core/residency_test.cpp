@@ -387,6 +387,25 @@ TEST_F(Rotation, WhatIsBroughtAlongCountsAsItIs) {
   EXPECT_NE(t.refused(MemoryFound{ClientId{3}, gib(17), {}, {}}), "") << "more than there is";
 }
 
+// One that comes back late to a scheduler that was started anew: until then what it has was
+// nobody's, and taken for overhead.
+TEST(Residency, WhatIsBroughtAlongIsOverheadNoMore) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  const auto safe = [&] { return t.core.snapshot().gpus[0].safe_limit; };
+  t.step(OverheadMeasured{GpuId{0}, gib(9)});
+  t.client(2);
+  EXPECT_EQ(safe(), gib(7) - mib(300));
+  t.step(MemoryFound{ClientId{2}, gib(10), {}, gib(8)});
+  EXPECT_EQ(safe(), gib(15)) << "its context was there as well";
+  t.step(MemoryFound{ClientId{2}, gib(10), {}, gib(8)});
+  EXPECT_EQ(safe(), gib(15)) << "once";
+  t.client(3);
+  t.step(MemoryFound{ClientId{3}, gib(2), {}, gib(2)});
+  EXPECT_EQ(safe(), gib(16)) << "came behind the measurement, and the next will tell";
+}
+
 TEST_F(Rotation, WhoIsOverItsLimitIsProtectedNoLonger) {
   t.want(2);
   t.move_to(2, safe() - gib(12));

@@ -60,14 +60,14 @@ Result<UniqueFd> make_host_memory(int mount, Bytes bytes) {
   return memory;
 }
 
-Result<std::unique_ptr<Arena>> Arena::start(Bytes limit, HostMemory host) {
+Result<std::unique_ptr<Arena>> Arena::start(ArenaLimit limit, HostMemory host) {
   UniqueFd ready(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!ready) return Error{"no event descriptor for the arena"};
   return std::unique_ptr<Arena>(new Arena(limit, std::move(host), std::move(ready)));
 }
 
-Arena::Arena(Bytes limit, HostMemory host, UniqueFd ready)
-    : limit_(limit), host_(std::move(host)), ready_(std::move(ready)) {
+Arena::Arena(ArenaLimit rule, HostMemory host, UniqueFd ready)
+    : rule_(rule), host_(std::move(host)), ready_(std::move(ready)) {
   refresh({});
   const unsigned count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, kMostThreads);
   for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
@@ -84,6 +84,8 @@ Arena::~Arena() {
 
 void Arena::refresh(Bytes given) {
   possible_ = given + host_.left();
+  // What clients have from a scheduler before this one was not available at the start.
+  limit_ = std::max(limit_, rule_.of(host_.available() + given));
 }
 
 void Arena::make(ClientId client, Bytes bytes) {

@@ -30,12 +30,12 @@ Result<UniqueFd> make_host_memory(int mount, Bytes bytes);
 class Arena final : public HostArena {
  public:
   // Never more than `limit`, nor than the machine has left.
-  static Result<std::unique_ptr<Arena>> start(Bytes limit, HostMemory host);
+  static Result<std::unique_ptr<Arena>> start(ArenaLimit limit, HostMemory host);
   ~Arena() override;
 
   Bytes limit() const { return limit_; }
-  void set_limit(Bytes limit) { limit_ = limit; }
-  // Looks at what the machine has left beside the `given` bytes that clients have already.
+  // Looks at what the machine has left beside the `given` bytes that clients have already. A part
+  // of what it has is never less than before: that was promised.
   void refresh(Bytes given);
 
   Bytes most() const override { return std::min(limit_, possible_); }
@@ -56,13 +56,14 @@ class Arena final : public HostArena {
     ClientId client;
     Bytes bytes{};
   };
-  Arena(Bytes limit, HostMemory host, UniqueFd ready);
+  Arena(ArenaLimit rule, HostMemory host, UniqueFd ready);
   void run();
   Result<UniqueFd> make_one(Bytes bytes, Bytes beside) const;
 
   static constexpr Bytes kPiece = gib(1);  // at most: the first is there soon
 
-  Bytes limit_;
+  const ArenaLimit rule_;
+  Bytes limit_{};
   Bytes possible_{};
   const HostMemory host_;
   const UniqueFd mount_ = mount_huge_memory();

@@ -89,7 +89,7 @@ std::vector<Arena::Piece> wait_for(Arena& arena, std::size_t count) {
 
 TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
   const FakeMachine machine;
-  auto arena = Arena::start(gib(4), HostMemory(machine.root));
+  auto arena = Arena::start({0, gib(4)}, HostMemory(machine.root));
   ASSERT_TRUE(arena);
   EXPECT_EQ((*arena)->most(), gib(4)) << "its limit";
   (*arena)->make(ClientId{7}, mib(2));
@@ -103,9 +103,28 @@ TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
   EXPECT_TRUE(pieces[0].memory);
 }
 
+// Clients that come from a scheduler before this one have some of it already.
+TEST(Arena, APartOfTheMachineIsOfAllThatCanBeArena) {
+  const FakeMachine machine;
+  const auto available = [&](Bytes bytes) {
+    machine.write("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: " +
+                                       std::to_string(bytes.count / 1024) + " kB\n");
+  };
+  available(gib(4));
+  auto arena = Arena::start({50, {}}, HostMemory(machine.root));
+  ASSERT_TRUE(arena);
+  const auto half = [&] { return ((*arena)->limit().count + 512) >> 10; };  // in KiB
+  EXPECT_EQ(half(), gib(2).count >> 10);
+  (*arena)->refresh(gib(3));
+  EXPECT_EQ(half(), gib(7).count >> 11);
+  available(gib(1));
+  (*arena)->refresh(gib(3));
+  EXPECT_EQ(half(), gib(7).count >> 11) << "promised";
+}
+
 TEST(Arena, IsNeverMoreThanTheMachineHas) {
   const FakeMachine machine;
-  auto arena = Arena::start(gib(1024), HostMemory(machine.root));
+  auto arena = Arena::start({0, gib(1024)}, HostMemory(machine.root));
   ASSERT_TRUE(arena);
   const Bytes at_first = (*arena)->most();
   EXPECT_LT(at_first, gib(8));

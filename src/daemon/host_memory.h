@@ -8,6 +8,16 @@
 
 namespace nvshare::daemon {
 
+// Bytes, or so much of the memory that the machine has to spare.
+struct ArenaLimit {
+  int percent = 0;  // 0: bytes
+  Bytes bytes{};
+
+  Bytes of(Bytes available) const {
+    return percent > 0 ? Bytes{available.count / 100 * percent} : bytes;
+  }
+};
+
 // What this machine, and the control groups that the scheduler is in, have left of host memory.
 class HostMemory {
  public:

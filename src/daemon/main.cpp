@@ -166,14 +166,12 @@ Result<void> Scheduler::find_gpus() {
 }
 
 Result<void> Scheduler::make_arena() {
-  const HostMemory host;
-  const Bytes limit = settings_.arena_limit.of(host.available());
-  auto arena = Arena::start(limit, host);
+  auto arena = Arena::start(settings_.arena_limit, HostMemory());
   if (!arena) return arena.error();
   arena_ = std::move(*arena);
   broker_.set_backend(settings_.memory_backend);
   broker_.set_arena(*arena_);
-  log_.info("arena", {{"limit", limit.count}, {"possible", arena_->most().count}});
+  log_.info("arena", {{"limit", arena_->limit().count}, {"possible", arena_->most().count}});
   return reactor_.watch(arena_->ready(), EPOLLIN, [this](std::uint32_t) { hand_out_arena(); });
 }
 

@@ -9,20 +9,11 @@
 #include "base/result.h"
 #include "core/config.h"
 #include "core/event.h"
+#include "daemon/host_memory.h"
 #include "daemon/log.h"
 #include "wire/messages.h"
 
 namespace nvshare::daemon {
-
-// Bytes, or so much of the memory that the machine has to spare when the scheduler starts.
-struct ArenaLimit {
-  int percent = 0;  // 0: bytes
-  Bytes bytes{};
-
-  Bytes of(Bytes available) const {
-    return percent > 0 ? Bytes{available.count / 100 * percent} : bytes;
-  }
-};
 
 struct Settings {
   core::Config core;

@@ -37,7 +37,7 @@ Given memory_request(Gate& gate, uint64_t bytes, bool movable);
 // grant is held when this returns. False without a scheduler, which could make room.
 bool memory_found_no_room(Gate& gate, uint64_t bytes);
 
-// Whether there is a scheduler.
+// Whether there is a scheduler. One that has just gone is waited for: it alone can make room.
 bool is_managed(const Gate& gate);
 
 // The driver has no memory where by the scheduler's books there is some: it is told so. False

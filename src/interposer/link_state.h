@@ -22,7 +22,7 @@ enum class Phase : uint32_t {
 
 // A thread's question for memory.
 struct Request {
-  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused };
+  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused, kLost };
   Word answer{kNobody};
   uint64_t number = 0;
   uint64_t bytes = 0;
@@ -81,6 +81,7 @@ struct Link {
   uint64_t alive = 0;
   uint64_t alive_at = 0;
   uint64_t look_again = 0;
+  std::atomic<uint64_t> lost_at{0};  // when it went; 0: there was none yet
   // When, without a scheduler, it next tries to have all of its memory on the GPU; and how long it
   // waited for that.
   uint64_t alone_at = 0;

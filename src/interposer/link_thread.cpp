@@ -385,10 +385,11 @@ void lose(Link& link) {
   link.socket = -1;
   link.page = nullptr;
   link.phase = Phase::Unmanaged;
+  link.lost_at = now_ns();
   link.busy = false;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kWaits) continue;
-    request.answer = Request::kGiven;
+    request.answer = Request::kLost;
     futex_wake(request.answer, kEveryone);
   }
   link.lost = false;

@@ -59,6 +59,28 @@ TEST_F(Abandoned, NothingMovesWhileWorkIsOnTheGpu) {
   EXPECT_TRUE(eventually(looks, 30s)) << "but then";
 }
 
+// Nobody makes room while the scheduler is away, and no program shall die of that.
+TEST_F(Abandoned, AnAllocationWithoutRoomWaitsForTheNextScheduler) {
+  auto scheduler = std::make_unique<FakeScheduler>(run_directory());
+  scheduler->backend(wire::Backend::Swap);
+  Process one = program();
+  scheduler.reset();
+  EXPECT_EQ(ask(one, "alloc 10Mi"), "CUDA_SUCCESS") << "there is room for this";
+  const std::size_t before = answers_of(one).size();
+  one.say("alloc 100Mi");
+  sleep(500ms);
+  EXPECT_EQ(answers_of(one).size(), before);
+  scheduler = std::make_unique<FakeScheduler>(run_directory());
+  scheduler->backend(wire::Backend::Swap);
+  scheduler->full(true);
+  ASSERT_TRUE(eventually([&] { return answers_of(one).size() > before; }, 20s));
+  EXPECT_EQ(answers_of(one).back(), "CUDA_SUCCESS");
+  scheduler.reset();
+  one.say("alloc 100Mi");
+  ASSERT_TRUE(eventually([&] { return answers_of(one).size() > before + 1; }, 30s));
+  EXPECT_EQ(answers_of(one).back(), "CUDA_ERROR_OUT_OF_MEMORY") << "but not for ever";
+}
+
 // Neither has all of its memory, and there is no room for what is missing of either.
 TEST_F(Abandoned, OfTwoThatWereCaughtInASwitchOneRuns) {
   auto scheduler = std::make_unique<FakeScheduler>(run_directory());
