@@ -225,10 +225,23 @@ struct Control::Json {
                 {"foreign", std::move(foreign)}};
   }
 
-  // Why it runs or waits and, after a limit was lowered, that it has more than it may.
-  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+  // Why it runs or waits. While its own memory leaves, what it lacks says nothing: that is none at
+  // first, and grows.
+  std::string state_of(const TenantRecord& tenant, const ClientRecord& client) const {
+    const auto view = broker().core().view(client.id);
+    if (view && view->state == core::ClientState::Waiting && view->outgoing > Bytes{} &&
+        !tenant.paused) {
+      return fmt::format(
+          "makes room for others: {} of its memory still to move out; it comes back in its turn",
+          nvshare::to_text(view->outgoing));
+    }
     const auto state = broker().core().explain(client.id, now);
-    std::string text = state ? *state : state.error().message;
+    return state ? *state : state.error().message;
+  }
+
+  // That and, after a limit was lowered, that it has more than it may.
+  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+    std::string text = state_of(tenant, client);
     const Bytes used = broker().allocated_by(tenant, client.gpu);
     if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
     const bool movable = client.allocated > client.pinned + client.awaited;

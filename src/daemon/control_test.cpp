@@ -147,6 +147,38 @@ TEST_F(ControlTest, WhySaysWhy) {
             "there is no tenant 'trian'; did you mean 'train'?");
 }
 
+// It is complete until the first of its memory has left, and lacks more and more from then on.
+TEST_F(ControlTest, WhySaysThatItsOwnMemoryIsOnTheWayOut) {
+  const auto why = [&] {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  };
+  ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
+  t.want(client);
+  const std::uint64_t grant = t.granted(client);
+  const ClientId other = t.join(t.tenant("other"));
+  ASSERT_EQ(t.ask_movable(other, gib(11)), TestBroker::Told::Wait);
+  t.want(other);
+  t.broker.arena_ready(client, 1, gib(11), t.now);
+  t.pass(10min);
+  t.release(client, grant, 1s, true);
+  const auto out = t.outbox.take<wire::SwapOut>(client).at(0);
+  const auto to_go = [](Bytes bytes) {
+    return "makes room for others: " + nvshare::to_text(bytes) +
+           " of its memory still to move out; it comes back in its turn";
+  };
+  const Bytes ordered{static_cast<std::int64_t>(out.bytes)};
+  EXPECT_EQ(why(), to_go(ordered));
+  t.moved(client, out.order, gib(1), {}, false);
+  EXPECT_EQ(why(), to_go(ordered - gib(1)));
+  ask({{"op", "pause"}, {"name", "train"}, {"paused", true}});
+  EXPECT_EQ(why(), "is paused; resume it to let it run");
+  ask({{"op", "pause"}, {"name", "train"}, {"paused", false}});
+  t.moved(client, out.order, ordered - gib(1), {});
+  EXPECT_NE(why().find("waits for " + nvshare::to_text(ordered) + " of GPU memory"),
+            std::string::npos)
+      << why();
+}
+
 TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
   const auto why = [&] {
     return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
