@@ -12,6 +12,7 @@
 #include "cli/installed.h"
 #include "cli/limits.h"
 #include "cli/private_scheduler.h"
+#include "cli/shortage_text.h"
 #include "cli/supervise.h"
 #include "cli/tenant_link.h"
 #include "config/backend.h"
@@ -133,6 +134,9 @@ int run_shared(const Wanted& wanted, const std::string& library, Streams streams
   connection.tell = [&](bool back) {
     streams.err << fmt::format("nvshare run: the scheduler is {}\n",
                                back ? "back" : "gone: limits do not hold until it is back");
+  };
+  connection.tell_shortage = [&](const wire::Shortage& shortage) {
+    streams.err << fmt::format("nvshare run: {}\n", shortage_text(wanted.name, shortage));
   };
   const Ending ending = supervise({wanted.words, sharing_environment(library, directory->path)},
                                   std::move(connection));

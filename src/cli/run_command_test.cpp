@@ -251,6 +251,19 @@ TEST_F(Run, TriesAgainWhenTheSchedulerGoesWithoutAWord) {
   EXPECT_EQ(installed_.runs(), "closed-on-once 0 100 0\n");
 }
 
+// The scheduler says so as soon as there is a tenant: before the program has begun, and before it
+// could have ended.
+TEST_F(Run, MemoryThatWasRefusedIsToldInOneLineHoweverSoonTheProgramEnds) {
+  for (int i = 0; i < 5; ++i) {
+    const Outcome outcome = run({"--name", "too-large", "--", "sh", "-c", "exit 7"});
+    EXPECT_EQ(outcome.code(), 7);
+    EXPECT_EQ(outcome.output,
+              "nvshare run: too-large asked for 1.5GiB more GPU memory: with the 3GiB it has that "
+              "is 512MiB over its limit of 4GiB. Raise it: nvshare limit too-large --mem 5Gi, or "
+              "start it with that --mem\n");
+  }
+}
+
 TEST_F(Run, ANameIsGivenOnce) {
   Process first = start({"--name", "train", "--", "sh", "-c", "echo started; exec sleep 60"});
   ASSERT_TRUE(first.wait_for_output("started")) << first.output();

@@ -103,6 +103,7 @@ struct Control::Json {
             {"held", page.held.load()},
             {"holds", page.holds.load()},
             {"messages", client.messages},
+            {"refused", client.refusals.count},
             {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
@@ -136,6 +137,7 @@ struct Control::Json {
             {"swapped", swapped.count},
             {"pinned", pinned.count},
             {"moves", moves(tenant.moves)},
+            {"refused", tenant.refused},
             {"processes", std::move(processes)}};
   }
 
@@ -239,9 +241,16 @@ struct Control::Json {
     return state ? *state : state.error().message;
   }
 
-  // That and, after a limit was lowered, that it has more than it may.
+  static std::string refusals(const ClientRecord& client) {
+    const auto& [count, last] = client.refusals;
+    if (count == 0) return "";
+    return count == 1 ? fmt::format("; was refused memory once: {}", last)
+                      : fmt::format("; was refused memory {} times, last: {}", count, last);
+  }
+
+  // That, what it was refused and, after a limit was lowered, that it has more than it may.
   std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
-    std::string text = state_of(tenant, client);
+    std::string text = state_of(tenant, client) + refusals(client);
     const Bytes used = broker().allocated_by(tenant, client.gpu);
     if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
     const bool movable = client.allocated > client.pinned + client.awaited;

@@ -206,6 +206,29 @@ TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
                                 ", and its memory is moved out as soon as others need the room");
 }
 
+TEST_F(ControlTest, RefusedMemoryIsCountedAndExplained) {
+  const auto why = [&] {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  };
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(4).count}});
+  ASSERT_TRUE(t.ask(client, gib(3)));
+  const ClientId gone = t.join(tenant);
+  EXPECT_FALSE(t.ask(gone, gib(2)));
+  t.broker.leave(gone, t.now);
+  EXPECT_EQ(why(), "has no work for the GPU");
+  EXPECT_FALSE(t.ask(client, gib(2)));
+  EXPECT_EQ(why(),
+            "has no work for the GPU; was refused memory once: 2GiB asked for, and 1GiB left under "
+            "the memory limit");
+  EXPECT_FALSE(t.ask(client, mib(1536)));
+  EXPECT_EQ(why(),
+            "has no work for the GPU; was refused memory 2 times, last: 1.5GiB asked for, and 1GiB "
+            "left under the memory limit");
+  const json one = ask({{"op", "status"}})["tenants"][0];
+  EXPECT_EQ(one["refused"], 3);
+  EXPECT_EQ(one["processes"][0]["refused"], 2);
+}
+
 TEST_F(ControlTest, LimitsAreSetOneByOne) {
   json now = ask({{"op", "limit"}, {"name", "train"}, {"cores", 60}});
   EXPECT_EQ(now["tenant"]["cores"], 60);
