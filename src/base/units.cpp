@@ -16,14 +16,15 @@ struct Unit {
 };
 
 // Splits "12.5Gi" into a finite number that is not negative and what follows it.
-Result<std::pair<double, std::string_view>> split_number(std::string_view text, const char* what) {
-  if (text.empty()) return Error{fmt::format("empty {}", what)};
+Result<std::pair<double, std::string_view>> split_number(std::string_view text, const char* what,
+                                                         const char* examples) {
+  if (text.empty()) return Error{fmt::format("empty {} (examples: {})", what, examples)};
   if (text.front() == '-') return Error{fmt::format("'{}' is negative", text)};
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
   if (status != std::errc{} || !std::isfinite(value)) {
-    return Error{fmt::format("'{}' is not a {}", text, what)};
+    return Error{fmt::format("'{}' is not a {} (examples: {})", text, what, examples)};
   }
   std::string_view unit(stop, static_cast<std::size_t>(end - stop));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
@@ -33,7 +34,7 @@ Result<std::pair<double, std::string_view>> split_number(std::string_view text, 
 template <std::size_t N>
 Result<std::int64_t> scale(std::string_view text, const std::array<Unit, N>& units,
                            const char* what, const char* examples) {
-  auto split = split_number(text, what);
+  auto split = split_number(text, what, examples);
   if (!split) return split.error();
   for (const Unit& unit : units) {
     if (unit.name != split->second) continue;

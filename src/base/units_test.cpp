@@ -16,9 +16,9 @@ TEST(ParseBytes, TakesBinaryAndDecimalUnits) {
 }
 
 TEST(ParseBytes, RefusesWhatIsNotASizeAndSaysWhy) {
-  EXPECT_EQ(parse_bytes("").error().message, "empty size");
+  EXPECT_EQ(parse_bytes("").error().message, "empty size (examples: 4Gi, 512Mi, 2G)");
   EXPECT_EQ(parse_bytes("-4Gi").error().message, "'-4Gi' is negative");
-  EXPECT_EQ(parse_bytes("four").error().message, "'four' is not a size");
+  EXPECT_EQ(parse_bytes("four").error().message, "'four' is not a size (examples: 4Gi, 512Mi, 2G)");
   EXPECT_EQ(parse_bytes("4Qi").error().message,
             "'4Qi' has no known unit (examples: 4Gi, 512Mi, 2G)");
   EXPECT_EQ(parse_bytes("9999999999Gi").error().message, "'9999999999Gi' is too large");

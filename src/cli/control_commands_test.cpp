@@ -1,5 +1,6 @@
 // The commands that talk to the scheduler, against one that says what the test wants.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -58,13 +59,34 @@ TEST(ControlCommands, WrongValuesAreNotSent) {
   const Outcome outcome = run({"limit", "train", "--cores", "0", "--mem", "much"});
   EXPECT_EQ(outcome.code, kBadInput);
   EXPECT_EQ(outcome.err,
-            "nvshare limit: --mem: 'much' is not a size; "
-            "--cores: '0' is not a whole number from 1 to 100\n");
+            "nvshare limit: --mem: 'much' is not a size (examples: 4Gi, 512Mi, 2G); "
+            "--cores: '0' is not a whole number from 1 to 100 (100: no limit)\n");
+  EXPECT_EQ(run({"limit", "train", "--cores", "none"}).err,
+            "nvshare limit: --cores: 'none' is not a whole number from 1 to 100 (100: no limit)\n");
   EXPECT_EQ(run({"limit", "train"}).err, "nvshare limit: give --cores, --mem or --priority\n");
   EXPECT_EQ(run({"config", "=1"}).code, kBadInput);
   EXPECT_EQ(run({"config", "scheduling=maybe"}).err,
             "nvshare config: scheduling: 'maybe' is not one of on, off\n");
   EXPECT_TRUE(server.requests().empty());
+}
+
+// 500 would be bytes, and is meant to be more.
+TEST(ControlCommands, AMemoryLimitOfAFewBytesNeedsItsUnit) {
+  ControlServer server(always(kTenant));
+  for (const char* few : {"500", "1048575", "0.5"}) {
+    const Outcome outcome = run({"limit", "train", "--mem", few});
+    EXPECT_EQ(outcome.code, kBadInput) << few;
+    EXPECT_EQ(outcome.err, fmt::format("nvshare limit: --mem: '{0}' is a number of bytes: write "
+                                       "{0}Mi or {0}Gi, or {0}B if bytes are meant\n",
+                                       few));
+  }
+  EXPECT_EQ(run({"limit", "train", "--mem", "0"}).err,
+            "nvshare limit: --mem: '0' is not more than nothing (none: no limit)\n");
+  EXPECT_TRUE(server.requests().empty());
+  for (const char* meant : {"500B", "1048576", "64Ki", "1K"}) {
+    EXPECT_EQ(run({"limit", "train", "--mem", meant}).code, kGood) << meant;
+  }
+  EXPECT_EQ(server.requests().at(0), R"({"op":"limit","name":"train","memory":500})");
 }
 
 TEST(ControlCommands, ARefusalIsOneLineAndBadInput) {

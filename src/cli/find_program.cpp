@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 namespace nvshare::cli {
@@ -24,6 +25,28 @@ int look(const std::string& path) {
 
 int exit_code_of_exec(int error) {
   return error == ENOENT ? kNotFound : kNotExecutable;
+}
+
+std::string why_not_started(const std::string& name, int error) {
+  const bool is_path = name.find('/') != name.npos;
+  struct stat found {};
+  const bool is_there = ::stat(name.c_str(), &found) == 0;
+  const bool is_file = is_there && S_ISREG(found.st_mode);
+  if (error == ENOENT && !is_path) {
+    return name + ": there is no such program in PATH: " +
+           (is_file ? "did you mean './" + name + "'?" : "check its name, or give its path");
+  }
+  if (error == ENOENT && is_file) {
+    return name + ": what is to run it is missing: see the first line of a script, ldd of others";
+  }
+  if (error == ENOENT) return name + ": there is no such file: check its path";
+  if (error == EACCES && is_there && S_ISDIR(found.st_mode)) {
+    return name + ": is a folder: name a program in it";
+  }
+  if (error == EACCES && is_file) {
+    return name + ": may not be run: chmod +x it, or give its interpreter, as in python " + name;
+  }
+  return name + ": " + std::strerror(error);
 }
 
 int find_program(const std::string& name) {

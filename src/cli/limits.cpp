@@ -12,13 +12,37 @@ static_assert(kLongestName == wire::kNameLength - 1);
 
 namespace {
 
+// A size without a unit is in bytes; so few are hardly what somebody wants who types them.
+constexpr Bytes kFewBytes = mib(1);
+
+bool has_unit(std::string_view size) {
+  return size.find_first_not_of("0123456789.") != size.npos;
+}
+
+Result<Bytes> read_memory(const std::string& text) {
+  const auto bytes = parse_bytes(text);
+  if (!bytes) return bytes.error();
+  if (bytes->count <= 0) {
+    return Error{fmt::format("'{}' is not more than nothing (none: no limit)", text)};
+  }
+  if (*bytes < kFewBytes && !has_unit(text)) {
+    return Error{fmt::format(
+        "'{0}' is a number of bytes: write {0}Mi or {0}Gi, or {0}B if bytes are meant", text)};
+  }
+  if (*bytes > core::kMostMemory) {
+    return Error{fmt::format("'{}' is more than any GPU has ({} at most)", text,
+                             to_text(core::kMostMemory))};
+  }
+  return bytes;
+}
+
 std::optional<int> whole_number(const Arguments& arguments, std::string_view option, int low,
-                                int high, std::vector<std::string>& wrong) {
+                                int high, std::string_view hint, std::vector<std::string>& wrong) {
   const auto text = arguments.value(option);
   if (!text) return std::nullopt;
   const auto number = parse_integer(*text, low, high);
   if (!number) {
-    wrong.push_back(fmt::format("--{}: {}", option, number.error().message));
+    wrong.push_back(fmt::format("--{}: {}{}", option, number.error().message, hint));
     return std::nullopt;
   }
   return static_cast<int>(*number);
@@ -36,23 +60,17 @@ std::vector<Option> limit_options() {
 
 LimitWish read_limits(const Arguments& arguments, std::vector<std::string>& wrong) {
   LimitWish wish;
-  if (const auto text = arguments.value("mem")) {
-    const auto bytes = parse_bytes(*text);
-    if (*text == "none") {
-      wish.lift_memory = true;
-    } else if (!bytes) {
-      wrong.push_back(fmt::format("--mem: {}", bytes.error().message));
-    } else if (bytes->count <= 0) {
-      wrong.push_back(fmt::format("--mem: '{}' is not more than nothing", *text));
-    } else if (*bytes > core::kMostMemory) {
-      wrong.push_back(fmt::format("--mem: '{}' is more than any GPU has ({} at most)", *text,
-                                  to_text(core::kMostMemory)));
-    } else {
+  if (const auto text = arguments.value("mem"); text == "none") {
+    wish.lift_memory = true;
+  } else if (text) {
+    if (const auto bytes = read_memory(*text)) {
       wish.memory = *bytes;
+    } else {
+      wrong.push_back(fmt::format("--mem: {}", bytes.error().message));
     }
   }
-  wish.cores = whole_number(arguments, "cores", 1, 100, wrong);
-  wish.priority = whole_number(arguments, "priority", -10, 10, wrong);
+  wish.cores = whole_number(arguments, "cores", 1, 100, " (100: no limit)", wrong);
+  wish.priority = whole_number(arguments, "priority", -10, 10, "", wrong);
   return wish;
 }
 

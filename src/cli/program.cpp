@@ -25,8 +25,7 @@ std::string program_help(const std::vector<Command>& commands) {
     if (command.spec.hidden) continue;
     text += fmt::format("  {:<{}}  {}\n", command.spec.name, width, command.spec.summary);
   }
-  text += fmt::format("\n{} COMMAND --help tells more; {} --version prints the version.\n",
-                      kProgram, kProgram);
+  text += fmt::format("\n{0} help COMMAND tells more; {0} version prints the version.\n", kProgram);
   return text;
 }
 
@@ -46,6 +45,16 @@ int run_command(const Command& command, const std::vector<std::string>& words, S
   return command.run(*arguments, streams);
 }
 
+// `help`, `help COMMAND` and `version`, which people try first, as options; anything else as it is.
+std::vector<std::string> as_options(const std::vector<std::string>& words) {
+  const auto is_ours = [](const std::string& word) { return word == "help" || word == "version"; };
+  if (words.empty() || !is_ours(words[0])) return words;
+  if (words.size() == 1) return {"--" + words[0]};
+  if (words.size() > 2 || words[0] == "version") return words;
+  return is_ours(words[1]) ? std::vector<std::string>{"--help"}
+                           : std::vector<std::string>{words[1], "--help"};
+}
+
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& words,
              Streams streams) {
   if (words.empty()) {
@@ -62,7 +71,10 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
     return kGood;
   }
   if (first.rfind('-', 0) == 0) return mistake(streams.err, "unknown option " + first);
-  std::vector<std::string_view> names;
+  if (first == "help" || first == "version") {
+    return mistake(streams.err, fmt::format("unexpected argument '{}'", words.back()));
+  }
+  std::vector<std::string_view> names{"help", "version"};
   for (const Command& command : commands) {
     if (command.spec.name == first) {
       return run_command(command, {words.begin() + 1, words.end()}, streams);
@@ -77,7 +89,7 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
 
 int run_program(const std::vector<Command>& commands, const std::vector<std::string>& words,
                 Streams streams) {
-  const int code = dispatch(commands, words, streams);
+  const int code = dispatch(commands, as_options(words), streams);
   // What could not be written, to a full disk say, was not done.
   if (!streams.out.flush() && code == kGood) {
     streams.err << fmt::format("{}: cannot write to standard output\n", kProgram);

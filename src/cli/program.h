@@ -23,7 +23,8 @@ struct Command {
 };
 
 // The program without its process: finds the command, parses its arguments, runs it. Answers
-// `--help` and `--version`, and every mistake in one line with exit code 2.
+// `--help` and `--version`, also without the dashes, and every mistake in one line with exit
+// code 2.
 int run_program(const std::vector<Command>& commands, const std::vector<std::string>& words,
                 Streams streams);
 

@@ -43,6 +43,24 @@ TEST(Program, HelpsOnRequest) {
   EXPECT_EQ(run({"--version"}).out.rfind("nvshare ", 0), 0u);
 }
 
+TEST(Program, HelpsAlsoWithoutTheDashes) {
+  EXPECT_EQ(run({"help"}).code, kGood);
+  EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
+  EXPECT_EQ(run({"help", "help"}).out, run({"--help"}).out);
+  EXPECT_EQ(run({"help", "echo"}).code, kGood);
+  EXPECT_EQ(run({"help", "echo"}).out, run({"echo", "--help"}).out);
+  EXPECT_EQ(run({"version"}).code, kGood);
+  EXPECT_EQ(run({"version"}).out, run({"--version"}).out);
+  EXPECT_EQ(run({"echo", "help"}).out, "help\n") << "a command's own argument";
+  EXPECT_EQ(run({"help", "ecko"}).code, kBadInput);
+  EXPECT_EQ(run({"help", "ecko"}).err, run({"ecko"}).err);
+  EXPECT_EQ(run({"help", "echo", "on"}).err,
+            "nvshare: unexpected argument 'on' (see nvshare --help)\n");
+  EXPECT_EQ(run({"version", "on"}).err, "nvshare: unexpected argument 'on' (see nvshare --help)\n");
+  EXPECT_EQ(run({"hepl"}).err,
+            "nvshare: unknown command 'hepl'; did you mean 'help'? (see nvshare --help)\n");
+}
+
 TEST(Program, AnswersMistakesInOneLine) {
   EXPECT_EQ(run({"ecko"}).code, kBadInput);
   EXPECT_EQ(run({"ecko"}).err,

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <ostream>
 
 #include "base/run_name.h"
@@ -13,6 +12,7 @@
 #include "cli/installed.h"
 #include "cli/limits.h"
 #include "cli/private_scheduler.h"
+#include "cli/shortage_text.h"
 #include "cli/supervise.h"
 #include "cli/tenant_link.h"
 #include "config/backend.h"
@@ -80,8 +80,7 @@ int run_unshared(const Wanted& wanted, Streams streams) {
   arguments.push_back(nullptr);
   ::execvp(arguments[0], arguments.data());
   const int error = errno;
-  return complain(streams, fmt::format("{}: {}", wanted.words[0], std::strerror(error)),
-                  exit_code_of_exec(error));
+  return complain(streams, why_not_started(wanted.words[0], error), exit_code_of_exec(error));
 }
 
 struct Tenancy {
@@ -136,11 +135,13 @@ int run_shared(const Wanted& wanted, const std::string& library, Streams streams
     streams.err << fmt::format("nvshare run: the scheduler is {}\n",
                                back ? "back" : "gone: limits do not hold until it is back");
   };
+  connection.tell_shortage = [&](const wire::Shortage& shortage) {
+    streams.err << fmt::format("nvshare run: {}\n", shortage_text(wanted.name, shortage));
+  };
   const Ending ending = supervise({wanted.words, sharing_environment(library, directory->path)},
                                   std::move(connection));
   if (ending.exec_error != 0) {
-    return complain(streams,
-                    fmt::format("{}: {}", wanted.words[0], std::strerror(ending.exec_error)),
+    return complain(streams, why_not_started(wanted.words[0], ending.exec_error),
                     exit_code_of_exec(ending.exec_error));
   }
   return end_like(ending.status);
@@ -153,8 +154,7 @@ int run(const Arguments& arguments, Streams streams) {
   const auto wanted = read_wanted(arguments);
   if (!wanted) return complain(streams, wanted.error().message, kBadInput);
   if (const int error = find_program(wanted->words[0]); error != 0) {
-    return complain(streams, fmt::format("{}: {}", wanted->words[0], std::strerror(error)),
-                    exit_code_of_exec(error));
+    return complain(streams, why_not_started(wanted->words[0], error), exit_code_of_exec(error));
   }
   const auto library = preload_library();
   if (!library) return complain(streams, library.error().message, kFailed);

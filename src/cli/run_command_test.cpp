@@ -150,8 +150,8 @@ TEST_F(Run, WrongValuesStartNothing) {
   EXPECT_EQ(outcome.code(), 2);
   EXPECT_EQ(
       outcome.output,
-      "nvshare run: --mem: '0' is not more than nothing; "
-      "--cores: '101' is not a whole number from 1 to 100; "
+      "nvshare run: --mem: '0' is not more than nothing (none: no limit); "
+      "--cores: '101' is not a whole number from 1 to 100 (100: no limit); "
       "--priority: 'x' is not a whole number from -10 to 10; "
       "'a b': a name has 1 to 63 letters, digits, '.', '_' or '-': give another with --name\n");
   EXPECT_FALSE(fs::exists(outer_ + "/touched"));
@@ -184,11 +184,38 @@ TEST_F(Run, AProgramThatIsCalledLikeTheSchedulersOwnTenantsGetsAnotherName) {
 TEST_F(Run, WhatCannotBeStartedIsKnownBefore) {
   const Outcome missing = run({"no-such-program-anywhere"});
   EXPECT_EQ(missing.code(), 127);
-  EXPECT_EQ(missing.output, "nvshare run: no-such-program-anywhere: No such file or directory\n");
+  EXPECT_EQ(missing.output,
+            "nvshare run: no-such-program-anywhere: there is no such program in "
+            "PATH: check its name, or give its path\n");
+  const Outcome nowhere = run({"/no/such/program"});
+  EXPECT_EQ(nowhere.code(), 127);
+  EXPECT_EQ(nowhere.output,
+            "nvshare run: /no/such/program: there is no such file: check its path\n");
   const Outcome folder = run({"/tmp"});
   EXPECT_EQ(folder.code(), 126);
-  EXPECT_EQ(folder.output, "nvshare run: /tmp: Permission denied\n");
+  EXPECT_EQ(folder.output, "nvshare run: /tmp: is a folder: name a program in it\n");
+  const std::string script = outer_ + "/train.py";
+  std::ofstream(script) << "";
+  const Outcome unready = run({script});
+  EXPECT_EQ(unready.code(), 126);
+  EXPECT_EQ(unready.output, "nvshare run: " + script +
+                                ": may not be run: chmod +x it, or give its interpreter, as in "
+                                "python " +
+                                script + "\n");
   EXPECT_FALSE(fs::exists(directory_)) << "no scheduler was started";
+}
+
+TEST_F(Run, AProgramOfThePresentFolderIsNotInPath) {
+  std::ofstream(outer_ + "/train.py") << "";
+  const std::string nvshare = installed_.path("bin/nvshare");
+  const Outcome outcome =
+      Process({"sh", "-c", "cd " + outer_ + " && exec " + nvshare + " run -- train.py"},
+              installed_.variables())
+          .wait();
+  EXPECT_EQ(outcome.code(), 127);
+  EXPECT_EQ(outcome.output,
+            "nvshare run: train.py: there is no such program in PATH: did you mean "
+            "'./train.py'?\n");
 }
 
 TEST_F(Run, WhatOnlyExecCanTellIsToldToo) {
@@ -197,7 +224,9 @@ TEST_F(Run, WhatOnlyExecCanTellIsToldToo) {
   ::chmod(script.c_str(), 0755);
   const Outcome outcome = run({script});
   EXPECT_EQ(outcome.code(), 127);
-  EXPECT_EQ(outcome.output, "nvshare run: " + script + ": No such file or directory\n");
+  EXPECT_EQ(outcome.output, "nvshare run: " + script +
+                                ": what is to run it is missing: see the first line of a script, "
+                                "ldd of others\n");
 }
 
 TEST_F(Run, WaitsForASchedulerThatIsAboutToEnd) {
@@ -220,6 +249,19 @@ TEST_F(Run, TriesAgainWhenTheSchedulerGoesWithoutAWord) {
   const Outcome outcome = run({"--name", "closed-on-once", "--", "echo", "started"});
   EXPECT_EQ(outcome.output, "started\n");
   EXPECT_EQ(installed_.runs(), "closed-on-once 0 100 0\n");
+}
+
+// The scheduler says so as soon as there is a tenant: before the program has begun, and before it
+// could have ended.
+TEST_F(Run, MemoryThatWasRefusedIsToldInOneLineHoweverSoonTheProgramEnds) {
+  for (int i = 0; i < 5; ++i) {
+    const Outcome outcome = run({"--name", "too-large", "--", "sh", "-c", "exit 7"});
+    EXPECT_EQ(outcome.code(), 7);
+    EXPECT_EQ(outcome.output,
+              "nvshare run: too-large asked for 1.5GiB more GPU memory: with the 3GiB it has that "
+              "is 512MiB over its limit of 4GiB. Raise it: nvshare limit too-large --mem 5Gi, or "
+              "start it with that --mem\n");
+  }
 }
 
 TEST_F(Run, ANameIsGivenOnce) {

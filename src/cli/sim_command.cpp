@@ -80,7 +80,8 @@ void read_scenario(const std::string& name, Wanted& wanted, std::vector<std::str
     parsed = sim::parse_scenario(*text, name);
   } else {
     errors.push_back(
-        fmt::format("nvshare sim: neither a built-in scenario nor a file that can be read: '{}'{}",
+        fmt::format("nvshare sim: neither a built-in scenario nor a file that can be read: '{}'{} "
+                    "(nvshare sim --list shows the built-in ones)",
                     name, did_you_mean(name, built_in_names())));
     return;
   }

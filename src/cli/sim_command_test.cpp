@@ -65,7 +65,10 @@ TEST(SimCommand, AnswersBadUsage) {
   EXPECT_EQ(sim({"--show", "seed-000-7"}).code, kBadInput);
   EXPECT_TRUE(contains(sim({"--show", "seed-00-1"}).err, "did you mean 'seed-000-1'?"));
   EXPECT_EQ(sim({"/nowhere/at-all.toml"}).code, kBadInput);
-  EXPECT_TRUE(contains(sim({"/nowhere/at-all.toml"}).err, "/nowhere/at-all.toml"));
+  EXPECT_EQ(sim({"/nowhere/at-all.toml"}).err,
+            "nvshare sim: neither a built-in scenario nor a file that can be read: "
+            "'/nowhere/at-all.toml' (nvshare sim --list shows the built-in ones)\n");
+  EXPECT_TRUE(contains(sim({"seed-00-1"}).err, "did you mean 'seed-000-1'? (nvshare sim --list"));
   EXPECT_EQ(sim({"/"}).code, kBadInput);
   EXPECT_EQ(sim({"--fast", "seed-000-1"}).code, kBadInput);
 }
@@ -117,7 +120,8 @@ TEST(SimCommand, ListsEveryErrorAndPlaysNothing) {
   EXPECT_EQ(outcome.code, kBadInput);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err,
-            file.path() + ":1:9: lasts: 'soon' is not a duration\n" + file.path() +
+            file.path() + ":1:9: lasts: 'soon' is not a duration (examples: 10ms, 2s, 1h)\n" +
+                file.path() +
                 ":4:9: client.cores: 0 is not from 1 to 100\n"
                 "nvshare sim: --policy: 'magic' is not one of all, wall, weighted, hybrid, "
                 "coordinated, dynamic, fair, metered\n"

@@ -146,8 +146,7 @@ int become(const std::vector<std::string>& words, const Variables& variables, St
   arguments.push_back(nullptr);
   ::execvp(arguments[0], arguments.data());
   const int error = errno;
-  return mistake(streams, fmt::format("{}: {}", words[0], std::strerror(error)),
-                 exit_code_of_exec(error));
+  return mistake(streams, why_not_started(words[0], error), exit_code_of_exec(error));
 }
 
 // A card has a scheduler of its own, in a folder of its own below the user's. Only that one is made

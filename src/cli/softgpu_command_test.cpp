@@ -59,8 +59,9 @@ TEST(SoftgpuCommand, TheCommandLineCountsBeforeTheEnvironment) {
   EXPECT_NE(run({"--print"}).out.find("memory = \"5Gi\""), std::string::npos);
   EXPECT_NE(run({"--memory=6Gi", "--print"}).out.find("memory = \"6Gi\""), std::string::npos);
   ::setenv("NVSHARE_SOFTGPU_MEMORY", "lots", 1);
-  EXPECT_EQ(run({"--print"}).err,
-            "nvshare softgpu: NVSHARE_SOFTGPU_MEMORY: 'lots' is not a size\n");
+  EXPECT_EQ(
+      run({"--print"}).err,
+      "nvshare softgpu: NVSHARE_SOFTGPU_MEMORY: 'lots' is not a size (examples: 4Gi, 512Mi, 2G)\n");
   ::unsetenv("NVSHARE_SOFTGPU_MEMORY");
 }
 
@@ -70,7 +71,7 @@ TEST(SoftgpuCommand, SaysAllThatIsWrongInOneLineAndStartsNothing) {
   EXPECT_EQ(outcome.code, kBadInput);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err,
-            "nvshare softgpu: --memory: 'much' is not a size; "
+            "nvshare softgpu: --memory: 'much' is not a size (examples: 4Gi, 512Mi, 2G); "
             "--count: '9' is not a whole number from 1 to 8; "
             "--set sliec: no such setting; did you mean 'slice'?\n");
   EXPECT_EQ(run({"--set", "slice", "--print"}).err,

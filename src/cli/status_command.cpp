@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <ostream>
 #include <sstream>
 
@@ -9,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/control_session.h"
 #include "cli/render.h"
+#include "cli/terminal_frame.h"
 
 namespace nvshare::cli {
 namespace {
@@ -43,20 +47,34 @@ Result<Duration> read_interval(const std::string& text) {
   return *interval;
 }
 
+// Nothing where standard output is no terminal, or one that can only be written to.
+std::optional<TerminalSize> terminal_size() {
+  const char* kind = std::getenv("TERM");
+  winsize size{};
+  if (kind != nullptr && std::strcmp(kind, "dumb") == 0) return std::nullopt;
+  if (::isatty(STDOUT_FILENO) == 0) return std::nullopt;
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return TerminalSize{};
+  return TerminalSize{size.ws_row, size.ws_col};
+}
+
 // Again and again, until it is interrupted or nobody reads any more.
 int watch(std::string_view command, const Arguments& arguments, Streams streams) {
   const auto& given = arguments.positionals();
   const auto interval = read_interval(given.empty() ? "1" : given[0]);
   if (!interval) return complain(command, interval.error().message, kBadInput, streams);
   const bool json = arguments.has("json");
-  const bool terminal = ::isatty(STDOUT_FILENO) != 0 && !json;
   while (streams.out) {
     // What goes wrong is shown in its place: the scheduler may come, and come back.
     std::ostringstream wrong;
     const Frame frame = take_frame(command, json, true, {streams.out, wrong});
-    if (terminal) streams.out << "\033[H\033[J";
-    if (!json || frame.code == kGood) streams.out << frame.text << wrong.str();
-    if (!terminal && !json) streams.out << "\n";
+    const std::string text = frame.text + wrong.str();
+    if (json) {
+      if (frame.code == kGood) streams.out << frame.text;
+    } else if (const auto size = terminal_size()) {  // which may change
+      streams.out << terminal_frame(text, *size);
+    } else {
+      streams.out << text << "\n";
+    }
     streams.out.flush();
     const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(*interval);
     ::poll(nullptr, 0, static_cast<int>(pause.count()));

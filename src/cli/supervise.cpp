@@ -128,7 +128,9 @@ class Supervisor {
           ::poll(waiting.data(), waiting.size(), connection_.socket ? -1 : kTryAgainEvery);
       if (ready < 0) continue;
       if (waiting[0].revents != 0) read_signals();
-      if (connection_.socket && waiting[1].revents != 0) read_connection();
+      // After the signals, and in any case: what the scheduler said before the program ended, it
+      // said before the end was heard of.
+      if (connection_.socket) read_connection();
       if (!connection_.socket && ready == 0) connect_again();
     }
     return status_;
@@ -185,8 +187,16 @@ class Supervisor {
 
   void read_connection() {
     alignas(8) char packet[wire::kMaxMessage];
-    const int length = wire::receive(connection_.socket.get(), packet, false);
-    if (length > 0 || length == -EAGAIN || length == -EMSGSIZE) return;
+    int length;
+    while ((length = wire::receive(connection_.socket.get(), packet, false)) > 0 ||
+           length == -EMSGSIZE) {
+      const auto* header =
+          length > 0 ? wire::look_at(packet, static_cast<std::size_t>(length)) : nullptr;
+      if (const auto* shortage = wire::as<wire::Shortage>(header)) {
+        connection_.tell_shortage(*shortage);
+      }
+    }
+    if (length == -EAGAIN) return;
     connection_.socket.reset();
     connection_.tell(false);
   }

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "wire/messages.h"
 
 namespace nvshare::cli {
 
@@ -19,6 +20,7 @@ struct TenantConnection {
   UniqueFd socket;
   std::function<UniqueFd()> again;  // an empty one when there is no scheduler; must not wait long
   std::function<void(bool back)> tell;
+  std::function<void(const wire::Shortage&)> tell_shortage;
 };
 
 // How a program ended.

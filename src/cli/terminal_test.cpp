@@ -1,4 +1,4 @@
-// `nvshare run` under a terminal, as a shell with job control starts it.
+// `nvshare run` under a terminal, as a shell with job control starts it; and `nvshare top` on one.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -6,11 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "cli/testing/control_server.h"
 #include "cli/testing/installation.h"
 #include "cli/testing/process.h"
 
@@ -157,6 +160,70 @@ TEST_F(Terminal, AHangUpReachesTheProgramOfASessionLeader) {
   ASSERT_TRUE(wait_for("started")) << output_;
   master_.reset();
   EXPECT_TRUE(eventually([&] { return testing::contents(told) == "hung up\n"; }));
+}
+
+constexpr int kRows = 12;
+
+// What `nvshare top` writes to a terminal of this kind, until that is enough.
+std::string top_on(const char* kind, const std::function<bool(const std::string&)>& enough) {
+  winsize size{};
+  size.ws_row = kRows;
+  size.ws_col = 40;
+  int fd = -1;
+  const pid_t top = ::forkpty(&fd, nullptr, nullptr, &size);
+  if (top == 0) {
+    ::setenv("TERM", kind, 1);
+    ::unsetenv("NO_COLOR");
+    ::execl(NVSHARE_PROGRAM, NVSHARE_PROGRAM, "top", "0.1", static_cast<char*>(nullptr));
+    ::_exit(99);
+  }
+  EXPECT_GT(top, 0);
+  const UniqueFd master(fd);
+  std::string output;
+  EXPECT_TRUE(eventually([&] {
+    char part[4096];
+    pollfd waiting{master.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 100) > 0) {
+      const auto got = ::read(master.get(), part, sizeof part);
+      if (got > 0) output.append(part, static_cast<std::size_t>(got));
+    }
+    return enough(output);
+  })) << output;
+  ::kill(top, SIGKILL);
+  ::waitpid(top, nullptr, 0);
+  return output;
+}
+
+std::vector<std::string> frames_in(const std::string& output) {
+  std::vector<std::string> frames;
+  for (std::size_t at = 0, end; (end = output.find("\033[J", at)) != output.npos; at = end + 3) {
+    frames.push_back(output.substr(at, end - at));
+  }
+  return frames;
+}
+
+// With more tenants than the terminal has rows, and longer lines than it has columns.
+TEST(TerminalTop, NeverScrolls) {
+  std::string tenants = R"({"name":"first"})";
+  for (int i = 0; i < 30; ++i) tenants += R"(,{"name":"another"})";
+  testing::ControlServer server(
+      [&](const std::string&) { return R"({"ok":true,"tenants":[)" + tenants + "]}"; });
+  const std::string output =
+      top_on("xterm", [](const std::string& text) { return frames_in(text).size() >= 3; });
+  for (const std::string& frame : frames_in(output)) {
+    EXPECT_EQ(frame.find("\033[H"), 0u) << frame;
+    EXPECT_LT(std::count(frame.begin(), frame.end(), '\n'), kRows) << frame;
+    EXPECT_NE(frame.find("more lines"), frame.npos) << frame;
+    EXPECT_EQ(frame.find("PROCESSES"), frame.npos) << "is cut: " << frame;
+  }
+}
+
+TEST(TerminalTop, ATerminalThatCanOnlyBeWrittenToGetsBlockAfterBlock) {
+  testing::ControlServer server(
+      [](const std::string&) { return R"({"ok":true,"tenants":[{"name":"first"}]})"; });
+  const std::string output = top_on(
+      "dumb", [](const std::string& text) { return text.find("first") != text.rfind("first"); });
+  EXPECT_EQ(output.find('\033'), output.npos) << output;
 }
 
 }  // namespace

@@ -287,6 +287,7 @@ Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time no
   for (const ClientId client : tenant.clients) revoke(clients_.at(client), now);
   if (limits.core_percent != tenant.limits.core_percent) restart_share(tenant, now);
   if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
+  if (limits.memory != tenant.limits.memory) tenant.shortage_told = false;
   tenant.limits = limits;
   tenant.kept = tenant.is.kind != TenantKind::Run;
   log_.info("limits_changed", {{"tenant", tenant.is.name},

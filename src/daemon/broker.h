@@ -26,6 +26,8 @@ class Outbox {
   virtual void send(ClientId client, const wire::Header& message) = 0;
   // With a descriptor, which stays the caller's.
   virtual void hand_over(ClientId client, const wire::Header& message, int descriptor) = 0;
+  // To the `nvshare run` that holds the tenant, where there is one. Only for information.
+  virtual void tell_run(TenantId tenant, const wire::Header& message) = 0;
   virtual void disconnect(ClientId client, std::string_view why) = 0;
   // The client's process ignores what it is told: end it.
   virtual void end(ClientId client) = 0;
@@ -147,8 +149,9 @@ class Broker {
   bool may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const;
   void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
-  void refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
+  void refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
+  void tell_shortage(TenantRecord& tenant, std::uint64_t asked, Bytes used, const Refusal& refusal);
   void count(ClientRecord& client, Bytes bytes, bool movable, bool fits);
   void book_rest(ClientRecord& client, Time now);
   void book_change(ClientRecord& client, Time now);

@@ -100,17 +100,36 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
   return movable ? no_host_memory(client, to_bytes(bytes), true) : std::nullopt;
 }
 
-void Broker::refuse_memory(const ClientRecord& client, const wire::MemoryRequest& message,
+// Once for each limit: a framework that is refused memory tries again, and with less.
+void Broker::tell_shortage(TenantRecord& tenant, std::uint64_t asked, Bytes used,
                            const Refusal& refusal) {
-  const TenantRecord& tenant = tenants_.at(client.tenant);
+  if (std::exchange(tenant.shortage_told, true)) return;
+  auto message = wire::make<wire::Shortage>();
+  message.asked = std::min(asked, kMost);
+  message.used = static_cast<std::uint64_t>(used.count);
+  message.limit =
+      tenant.limits.memory ? static_cast<std::uint64_t>(tenant.limits.memory->count) : 0;
+  wire::put_text(message.reason, sizeof message.reason, refusal.why.c_str());
+  outbox_.tell_run(tenant.id, message.header);
+}
+
+void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
+                           const Refusal& refusal) {
+  TenantRecord& tenant = tenants_.at(client.tenant);
+  const Bytes used = allocated_by(tenant, client.gpu);
+  ++tenant.refused;
+  ++client.refusals.count;
+  client.refusals.last = refusal.why;
   log_.warn("memory_refused", {{"client", client.id.value},
                                {"tenant", tenant.is.name},
                                {"pid", client.pid},
                                {"asked", message.bytes},
-                               {"used", allocated_by(tenant, client.gpu).count},
+                               {"used", used.count},
                                {"limit", tenant.limits.memory ? tenant.limits.memory->count : 0},
                                {"allowed", refusal.allowed.count},
                                {"reason", refusal.why}});
+  // The program may end as soon as it is told, and its run with it.
+  tell_shortage(tenant, message.bytes, used, refusal);
   auto answer = wire::make<wire::MemoryRefused>();
   answer.request = message.request;
   answer.allowed = static_cast<std::uint64_t>(refusal.allowed.count);

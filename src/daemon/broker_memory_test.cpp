@@ -292,6 +292,35 @@ TEST_F(Swapping, LargerThanTheGpuIsRefused) {
   EXPECT_NE(t.lines.find("the GPU can give at most"), std::string::npos);
 }
 
+// A framework tries again and again; a person wants to know once.
+TEST(Shortage, IsToldToTheRunOnceForEachLimit) {
+  TestBroker t;
+  const TenantId tenant = t.tenant("train", {.memory = gib(4)});
+  const ClientId client = t.join(tenant);
+  const auto& told = t.outbox.shortages[tenant];
+  ASSERT_TRUE(t.ask(client, gib(3)));
+  EXPECT_TRUE(told.empty());
+  EXPECT_FALSE(t.ask(client, mib(1536)));
+  EXPECT_FALSE(t.ask(client, gib(2)));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].asked, static_cast<std::uint64_t>(mib(1536).count));
+  EXPECT_EQ(told[0].used, static_cast<std::uint64_t>(gib(3).count));
+  EXPECT_EQ(told[0].limit, static_cast<std::uint64_t>(gib(4).count));
+  EXPECT_STREQ(told[0].reason, "1.5GiB asked for, and 1GiB left under the memory limit");
+  ASSERT_TRUE(t.broker.set_limits(tenant, {.core_percent = 50, .memory = gib(4)}, t.now));
+  EXPECT_FALSE(t.ask(client, gib(2)));
+  EXPECT_EQ(told.size(), 1u) << "another limit has changed";
+  ASSERT_TRUE(t.broker.set_limits(tenant, {.memory = mib(4608)}, t.now));
+  EXPECT_FALSE(t.ask(client, gib(2)));
+  EXPECT_FALSE(t.ask(client, UINT64_MAX));
+  EXPECT_EQ(told.size(), 2u);
+  ASSERT_TRUE(t.broker.set_limits(tenant, {}, t.now));
+  EXPECT_FALSE(t.ask(client, UINT64_MAX));
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[2].limit, 0u);
+  EXPECT_STREQ(told[2].reason, "more than any GPU has");
+}
+
 TEST(SwappingBackend, NativeMemoryIsPinnedWhateverTheProgramSays) {
   TestBroker t;
   const auto tenant =

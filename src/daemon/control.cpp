@@ -103,6 +103,7 @@ struct Control::Json {
             {"held", page.held.load()},
             {"holds", page.holds.load()},
             {"messages", client.messages},
+            {"refused", client.refusals.count},
             {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
@@ -136,6 +137,7 @@ struct Control::Json {
             {"swapped", swapped.count},
             {"pinned", pinned.count},
             {"moves", moves(tenant.moves)},
+            {"refused", tenant.refused},
             {"processes", std::move(processes)}};
   }
 
@@ -225,10 +227,30 @@ struct Control::Json {
                 {"foreign", std::move(foreign)}};
   }
 
-  // Why it runs or waits and, after a limit was lowered, that it has more than it may.
-  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+  // Why it runs or waits. While its own memory leaves, what it lacks says nothing: that is none at
+  // first, and grows.
+  std::string state_of(const TenantRecord& tenant, const ClientRecord& client) const {
+    const auto view = broker().core().view(client.id);
+    if (view && view->state == core::ClientState::Waiting && view->outgoing > Bytes{} &&
+        !tenant.paused) {
+      return fmt::format(
+          "makes room for others: {} of its memory still to move out; it comes back in its turn",
+          nvshare::to_text(view->outgoing));
+    }
     const auto state = broker().core().explain(client.id, now);
-    std::string text = state ? *state : state.error().message;
+    return state ? *state : state.error().message;
+  }
+
+  static std::string refusals(const ClientRecord& client) {
+    const auto& [count, last] = client.refusals;
+    if (count == 0) return "";
+    return count == 1 ? fmt::format("; was refused memory once: {}", last)
+                      : fmt::format("; was refused memory {} times, last: {}", count, last);
+  }
+
+  // That, what it was refused and, after a limit was lowered, that it has more than it may.
+  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+    std::string text = state_of(tenant, client) + refusals(client);
     const Bytes used = broker().allocated_by(tenant, client.gpu);
     if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
     const bool movable = client.allocated > client.pinned + client.awaited;

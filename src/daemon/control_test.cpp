@@ -147,6 +147,38 @@ TEST_F(ControlTest, WhySaysWhy) {
             "there is no tenant 'trian'; did you mean 'train'?");
 }
 
+// It is complete until the first of its memory has left, and lacks more and more from then on.
+TEST_F(ControlTest, WhySaysThatItsOwnMemoryIsOnTheWayOut) {
+  const auto why = [&] {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  };
+  ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
+  t.want(client);
+  const std::uint64_t grant = t.granted(client);
+  const ClientId other = t.join(t.tenant("other"));
+  ASSERT_EQ(t.ask_movable(other, gib(11)), TestBroker::Told::Wait);
+  t.want(other);
+  t.broker.arena_ready(client, 1, gib(11), t.now);
+  t.pass(10min);
+  t.release(client, grant, 1s, true);
+  const auto out = t.outbox.take<wire::SwapOut>(client).at(0);
+  const auto to_go = [](Bytes bytes) {
+    return "makes room for others: " + nvshare::to_text(bytes) +
+           " of its memory still to move out; it comes back in its turn";
+  };
+  const Bytes ordered{static_cast<std::int64_t>(out.bytes)};
+  EXPECT_EQ(why(), to_go(ordered));
+  t.moved(client, out.order, gib(1), {}, false);
+  EXPECT_EQ(why(), to_go(ordered - gib(1)));
+  ask({{"op", "pause"}, {"name", "train"}, {"paused", true}});
+  EXPECT_EQ(why(), "is paused; resume it to let it run");
+  ask({{"op", "pause"}, {"name", "train"}, {"paused", false}});
+  t.moved(client, out.order, ordered - gib(1), {});
+  EXPECT_NE(why().find("waits for " + nvshare::to_text(ordered) + " of GPU memory"),
+            std::string::npos)
+      << why();
+}
+
 TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
   const auto why = [&] {
     return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
@@ -172,6 +204,29 @@ TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
   EXPECT_EQ(all[0]["text"], "runs, and nobody else wants the GPU; " + over);
   EXPECT_EQ(all[1]["text"], "has no work for the GPU; " + over +
                                 ", and its memory is moved out as soon as others need the room");
+}
+
+TEST_F(ControlTest, RefusedMemoryIsCountedAndExplained) {
+  const auto why = [&] {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  };
+  ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(4).count}});
+  ASSERT_TRUE(t.ask(client, gib(3)));
+  const ClientId gone = t.join(tenant);
+  EXPECT_FALSE(t.ask(gone, gib(2)));
+  t.broker.leave(gone, t.now);
+  EXPECT_EQ(why(), "has no work for the GPU");
+  EXPECT_FALSE(t.ask(client, gib(2)));
+  EXPECT_EQ(why(),
+            "has no work for the GPU; was refused memory once: 2GiB asked for, and 1GiB left under "
+            "the memory limit");
+  EXPECT_FALSE(t.ask(client, mib(1536)));
+  EXPECT_EQ(why(),
+            "has no work for the GPU; was refused memory 2 times, last: 1.5GiB asked for, and 1GiB "
+            "left under the memory limit");
+  const json one = ask({{"op", "status"}})["tenants"][0];
+  EXPECT_EQ(one["refused"], 3);
+  EXPECT_EQ(one["processes"][0]["refused"], 2);
 }
 
 TEST_F(ControlTest, LimitsAreSetOneByOne) {

@@ -349,6 +349,14 @@ void ProgramServer::hand_over(ClientId client, const wire::Header& message, int 
   doom(*session);
 }
 
+// One that does not read keeps its tenant all the same.
+void ProgramServer::tell_run(TenantId tenant, const wire::Header& message) {
+  for (const auto& [id, session] : sessions_) {
+    if (session.run != tenant || session.doomed) continue;
+    (void)wire::send(session.socket.get(), &message, false);
+  }
+}
+
 void ProgramServer::disconnect(ClientId client, std::string_view) {
   if (Session* session = session_of(client)) doom(*session);
 }

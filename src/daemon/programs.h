@@ -35,6 +35,7 @@ class ProgramServer final : public Outbox {
 
   void send(ClientId client, const wire::Header& message) override;
   void hand_over(ClientId client, const wire::Header& message, int descriptor) override;
+  void tell_run(TenantId tenant, const wire::Header& message) override;
   void disconnect(ClientId client, std::string_view why) override;
   void end(ClientId client) override;
 

@@ -50,6 +50,12 @@ struct Moves {
   friend bool operator==(const Moves&, const Moves&) = default;
 };
 
+// Requests for memory that were refused.
+struct Refusals {
+  std::uint64_t count = 0;
+  std::string last;  // why
+};
+
 struct TenantRecord {
   TenantId id;
   TenantName is;
@@ -57,6 +63,9 @@ struct TenantRecord {
   wire::Backend backend = wire::Backend::Default;  // of its programs; Default: as configured
   bool oversubscribes = false;                     // its programs may be larger than their GPU
   Moves moves;
+  std::uint64_t refused = 0;  // requests for memory, of all its programs ever
+  bool shortage_told =
+      false;  // its run knows that memory was refused, since the limit is what it is
   bool paused = false;
   bool open = false;  // its run is still connected
   bool kept = false;  // somebody has set its limits: they are not forgotten
@@ -151,6 +160,7 @@ struct ClientRecord {
   Time arena_again{};
   bool arena_tried = false;
   std::optional<Bytes> own_limit;
+  Refusals refusals;
   Duration used_before{};      // in earlier grants
   std::uint64_t messages = 0;  // that it has sent
 

@@ -30,6 +30,11 @@ class FakeOutbox final : public Outbox {
     send(client, message);
     handed_over[client].push_back(descriptor);
   }
+  void tell_run(TenantId tenant, const wire::Header& message) override {
+    const auto* shortage = wire::as<wire::Shortage>(wire::look_at(&message, message.size));
+    ASSERT_NE(shortage, nullptr) << "runs hear of nothing else";
+    shortages[tenant].push_back(*shortage);
+  }
   void disconnect(ClientId client, std::string_view why) override {
     disconnected[client] = std::string(why);
   }
@@ -51,6 +56,7 @@ class FakeOutbox final : public Outbox {
 
   std::map<ClientId, std::vector<std::vector<char>>> sent;
   std::map<ClientId, std::vector<int>> handed_over;
+  std::map<TenantId, std::vector<wire::Shortage>> shortages;
   std::map<ClientId, std::string> disconnected;
   std::set<ClientId> ended;
 };

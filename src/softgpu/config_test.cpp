@@ -39,7 +39,7 @@ TEST(SoftgpuConfig, ReportsAllThatIsWrongAtOnce) {
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().message,
             "NVSHARE_SOFTGPU_COUNT: '0' is not a whole number from 1 to 8; "
-            "NVSHARE_SOFTGPU_MEMORY: 'much' is not a size");
+            "NVSHARE_SOFTGPU_MEMORY: 'much' is not a size (examples: 4Gi, 512Mi, 2G)");
 }
 
 #ifdef NVSHARE_HAVE_TOML

@@ -35,6 +35,7 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(ArenaKept);
     NVSHARE_MESSAGE(ArenaMissing);
     NVSHARE_MESSAGE(ArenaNeed);
+    NVSHARE_MESSAGE(Shortage);
 #undef NVSHARE_MESSAGE
   }
   return 0;

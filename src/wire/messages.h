@@ -15,7 +15,7 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 2;
+inline constexpr uint16_t kMinor = 3;
 // From this one on a program may be told to wait for memory that cannot move.
 inline constexpr uint16_t kMinorPinnedWaits = 1;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
@@ -52,6 +52,7 @@ enum class Type : uint16_t {
   Arena = 75,      // with the descriptor of host memory to swap out to
   View = 76,       // to a Look; the connection is closed behind it
   ArenaNeed = 77,  // how much of the host memory it needs: the rest may go back
+  Shortage = 78,   // to `nvshare run`: one of its programs was refused memory
 };
 
 struct Header {
@@ -312,6 +313,18 @@ struct Mode {
   Header header;
   Watch watch;
   uint32_t reserved;
+};
+
+// For the person who runs the program, who sees its framework's error only. Sent before the program
+// is told, and not again before the memory limit has changed. A `nvshare run` of before minor
+// version 3 passes it over.
+struct Shortage {
+  static constexpr Type kType = Type::Shortage;
+  Header header;
+  uint64_t asked;
+  uint64_t used;   // by all of the tenant, on that GPU
+  uint64_t limit;  // 0: none
+  char reason[256];
 };
 
 // A zeroed message with its header filled in.

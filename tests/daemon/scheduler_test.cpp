@@ -183,6 +183,32 @@ TEST(Scheduler, ARunIsATenantForWhatIsBelowIt) {
   EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].empty(); }));
 }
 
+TEST(Scheduler, ARunHearsThatItsProgramWasRefusedMemory) {
+  SchedulerProcess scheduler;
+  int to_other[2];
+  int from_other[2];
+  ASSERT_EQ(pipe(to_other) + pipe(from_other), 0);
+  char byte = 0;
+  Forked other([&] {
+    TestProgram run(scheduler);
+    if (!run.run_begin("other", 100, kGi) || write(from_other[1], &byte, 1) != 1) _exit(1);
+    if (read(to_other[0], &byte, 1) != 1) _exit(2);
+    _exit(run.hear<wire::Shortage>(std::chrono::milliseconds{0}) ? 3 : 0);
+  });
+  ASSERT_EQ(read(from_other[0], &byte, 1), 1);
+  TestProgram run(scheduler);
+  ASSERT_TRUE(run.run_begin("train", 100, kGi));
+  TestProgram program(scheduler);
+  ASSERT_TRUE(program.hello());
+  ASSERT_EQ(program.ask_memory(2 * kGi), false);
+  const auto shortage = run.hear<wire::Shortage>();
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->asked, 2 * kGi);
+  EXPECT_EQ(shortage->limit, kGi);
+  ASSERT_EQ(write(to_other[1], &byte, 1), 1);
+  EXPECT_EQ(other.wait(), 0) << "3: it heard of another run's";
+}
+
 TEST(Scheduler, ARunDoesNotRaiseLimits) {
   SchedulerProcess scheduler(
       {.arguments = {}, .environment = {"NVSHARE_DEFAULT_CORES=60", "NVSHARE_DEFAULT_MEMORY=3Gi"}});

@@ -15,6 +15,7 @@ class Nowhere final : public Outbox {
  public:
   void send(ClientId, const wire::Header&) override {}
   void hand_over(ClientId, const wire::Header&, int) override {}
+  void tell_run(TenantId, const wire::Header&) override {}
   void disconnect(ClientId, std::string_view) override {}
   void end(ClientId) override {}
 };

@@ -46,6 +46,24 @@ TEST_F(Memory, TheLimitIsExact) {
   EXPECT_EQ(ask(one, "alloc 56Mi"), "CUDA_SUCCESS");
 }
 
+TEST_F(Memory, ARefusalIsToldToThePersonOnceWithWhatToDo) {
+  Process one = started("one", {"--mem", "256Mi"});
+  EXPECT_EQ(ask(one, "alloc 200Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(one.output().find("nvshare run:"), std::string::npos) << one.output();
+  EXPECT_EQ(ask(one, "alloc 58Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(ask(one, "alloc 100Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
+  const std::string line =
+      "nvshare run: one asked for 58MiB more GPU memory: with the 200MiB it has that is 2MiB over "
+      "its limit of 256MiB. Raise it: nvshare limit one --mem 384Mi, or start it with that --mem\n";
+  EXPECT_TRUE(one.wait_for(line, 20s)) << one.output();
+  const Outcome why = nvshare({"why", "one"});
+  EXPECT_NE(why.output.find("was refused memory 2 times"), std::string::npos) << why.output;
+  EXPECT_EQ(nvshare({"limit", "one", "--mem", "384Mi"}).ending.code, 0) << "as it says";
+  EXPECT_EQ(ask(one, "alloc 58Mi"), "CUDA_SUCCESS");
+  const std::string output = one.output();
+  EXPECT_EQ(output.find("nvshare run:"), output.rfind("nvshare run:")) << output;
+}
+
 TEST_F(Memory, TheLimitIsExactUnderRaces) {
   Process one = started("one", {"--mem", "256Mi"});
   for (int round = 0; round < 5; ++round) {

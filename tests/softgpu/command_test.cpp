@@ -79,11 +79,13 @@ TEST(SoftgpuCommand, ACardThatHadNoSchedulerLeavesNoFolder) {
 TEST(SoftgpuCommand, WhatCannotBeStartedHasOneLineAndTheShellsExitCode) {
   const Outcome missing = softgpu("-- no-such-program-anywhere");
   EXPECT_EQ(missing.code(), 127);
-  EXPECT_EQ(missing.output,
-            "nvshare softgpu: no-such-program-anywhere: No such file or directory\n");
+  EXPECT_EQ(
+      missing.output,
+      "nvshare softgpu: no-such-program-anywhere: there is no such program in PATH: check its "
+      "name, or give its path\n");
   const Outcome folder = softgpu("-- /tmp");
   EXPECT_EQ(folder.code(), 126);
-  EXPECT_EQ(folder.output, "nvshare softgpu: /tmp: Permission denied\n");
+  EXPECT_EQ(folder.output, "nvshare softgpu: /tmp: is a folder: name a program in it\n");
 }
 
 TEST(SoftgpuCommand, WithAWrongSettingNothingIsStarted) {

@@ -47,6 +47,14 @@ void refuse_unread(int connection) {
   ::kill(peer.pid, SIGCONT);
 }
 
+void tell_shortage(int connection) {
+  auto shortage = wire::make<wire::Shortage>();
+  shortage.asked = 3ull << 29;
+  shortage.used = 3ull << 30;
+  shortage.limit = 4ull << 30;
+  wire::send(connection, &shortage.header, false);
+}
+
 // Only where one was asked for.
 std::string backend_in(const wire::RunBegin& begin) {
   if (begin.backend == wire::Backend::Default) return "";
@@ -124,7 +132,9 @@ class Server {
                  (begin->flags != 0 ? " flags " + std::to_string(begin->flags) : ""));
     auto welcome = wire::make<wire::Welcome>();
     if (name != "of-an-older-scheduler") welcome.flags = begin->flags;
-    return wire::send(connection, &welcome.header, false) == 0;
+    if (wire::send(connection, &welcome.header, false) != 0) return false;
+    if (name == "too-large") tell_shortage(connection);
+    return true;
   }
 
   std::string directory_;
