@@ -45,7 +45,12 @@ class Bench:
         self.name = name
         self.build = pathlib.Path(build).resolve()
         self.out = pathlib.Path(out).resolve()
-        self.out.mkdir(parents=True, exist_ok=True)
+        # What programs and schedulers say is many files; BENCH_LOGS has them elsewhere.
+        self.logs = pathlib.Path(os.environ.get("BENCH_LOGS", self.out / "logs")).resolve()
+        for folder in (self.out, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.raw = self.out / f"{name}-raw.jsonl"
+        self.raw.unlink(missing_ok=True)
         self.nvshare = self.program("nvshare")
         self.settings = settings or {}
         self.end = time.monotonic() + float(os.environ.get("BENCH_SECONDS", "580"))
@@ -58,6 +63,11 @@ class Bench:
 
     def program(self, name):
         return str(self.build / "bin" / name)
+
+    def note(self, what):
+        """Keeps what was seen at once, before anything is made of it: it is there whatever comes later."""
+        with open(self.raw, "a") as raw:
+            raw.write(json.dumps(what) + "\n")
 
     def left(self):
         """Seconds until there is no more time."""
@@ -85,7 +95,7 @@ class Bench:
         self.runs += 1
         prefix = [] if shared is None else [self.nvshare, "run", "--name", name, *shared, "--"]
         kind = "alone" if shared is None else "shared"
-        path = self.out / f"{self.runs:03}-{name}-{kind}.log"
+        path = self.logs / f"{self.runs:03}-{name}-{kind}.log"
         path.unlink(missing_ok=True)
         log = open(path, "a+", errors="replace")  # it may be read while it is written
         process = subprocess.Popen(prefix + command, stdout=log, stderr=subprocess.STDOUT,
@@ -118,9 +128,10 @@ class Bench:
         for one in running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.process.pid, signal.SIGKILL)
+        end = time.monotonic() + 5
         for one in running:
             try:
-                one.process.wait(5)
+                one.process.wait(max(end - time.monotonic(), 0))
             except subprocess.TimeoutExpired:  # in the driver, where no signal reaches it
                 print(f"{self.name}: {one.name} (pid {one.process.pid}) does not end", file=sys.stderr)
 
@@ -135,7 +146,7 @@ class Bench:
         for number in range(1, self.schedulers + 1):
             with contextlib.suppress(OSError):  # without nvshare there is none
                 shutil.copy(f"{self.run_directory(number)}/scheduler.log",
-                            self.out / f"scheduler-{number}.log")
+                            self.logs / f"scheduler-{number}.log")
 
     def ask(self, environment, **request):
         """The scheduler's answer to a request (docs/protocol.md); {} when there is none."""
@@ -201,7 +212,7 @@ class Report:
         return 0 if all(entry.get("ok", True) for entry in self.content["results"]) else 1
 
 
-def run_sections(bench, title, sections, wanted, after=lambda content, out: None):
+def run_sections(bench, title, sections, wanted, after=lambda content, out: None, last_words=lambda content: ""):
     """`sections`: name -> (seconds that it needs, function that yields entries). The exit code."""
     unknown = [name for name in wanted if name not in sections]
     if unknown:
@@ -210,6 +221,7 @@ def run_sections(bench, title, sections, wanted, after=lambda content, out: None
     report = Report(bench, title, after)
     for name in wanted or sections:
         report.section(name, *sections[name])
+    print(last_words(report.content), flush=True)
     return report.code()
 
 

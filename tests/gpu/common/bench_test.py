@@ -30,6 +30,14 @@ class BenchTest(unittest.TestCase):
         self.assertRegex(last_line(texts["slow"]), "^slow did not end and was stopped after . s$")
         self.assertEqual(last_line(texts["quick"]), "done")
 
+    def test_results_are_apart_from_what_programs_said(self):
+        self.bench.wait([self.start("quick", "print('done')")], 5)
+        self.bench.note({"seen": 1})
+        self.bench.note({"seen": 2})
+        self.assertEqual([one.name for one in self.out.iterdir() if one.is_file()], ["bench-test-raw.jsonl"])
+        self.assertEqual((self.out / "bench-test-raw.jsonl").read_text(), '{"seen": 1}\n{"seen": 2}\n')
+        self.assertEqual((self.out / "logs" / "001-quick-alone.log").read_text(), "done\n")
+
     def test_a_training_that_fails_is_no_measurement(self):
         entry = training_overhead(self.bench, [sys.executable, "-c", "print('x'); exit(3)"],
                                   self.bench.environment())
