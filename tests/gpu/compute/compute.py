@@ -2,11 +2,12 @@
 README.md."""
 
 import os
+import statistics
 import sys
 import time
 
 from bench import Bench, is_installed, run_sections
-from shares import drift_of, effective_after, fair, judged, lag_of, leaks_of
+from shares import drift_of, effective_after, fair, judged, lag_of, leaks_of, rate
 from table import table_of, write_table
 from workers import PAUSE, Clocks, Crew, size_of
 
@@ -17,6 +18,7 @@ PAIRS = (("gemm", "gemm-1"), ("train", "train-1"), ("gemm", "small"), ("train", 
 LONG = int(os.environ.get("COMPUTE_LONG", "500"))  # seconds
 UNITS = 50  # of work alone, that a cell has to be long enough for
 RECENT = 150  # seconds for which what a program does alone need not be measured again
+DISTURBED = 0.01  # part by which what a program does alone may differ before and after
 HOST_BOUND = 0.8  # of a unit's time: who takes longer to submit one may not keep the GPU busy
 
 
@@ -78,14 +80,22 @@ class Compute:
         last = self.last_alone.get(kind)
         return last if last and time.monotonic() - last["at"] < RECENT else self.alone(kind)
 
-    def of_both(self, kind, before, after):
-        """Before and after, so that a card that changes bit by bit does not count."""
-        mean = {key: (before[key] + after[key]) / 2 for key in ("full", "duty")}
+    def before_and_after(self, kind, before):
+        """So that a card that changes bit by bit does not count. A third time where the two differ: then one of
+        them was disturbed."""
+        measured = [before, self.alone(kind)]
+        if abs(measured[1]["full"] / before["full"] - 1) > DISTURBED:
+            measured.append(self.alone(kind))
+        return self.native_of(kind, measured)
+
+    def native_of(self, kind, measured):
         ready = self.ready(kind)
-        return {"full": mean["full"], "duty": round(mean["duty"], 2), **ready,
+        return {"full": statistics.median(one["full"] for one in measured),
+                "duty": round(statistics.median(one["duty"] for one in measured), 2), **ready,
                 "host_bound": ready["submit_ms"] > HOST_BOUND * ready["unit_ms"],
-                "drift_percent": round(100 * (after["full"] / before["full"] - 1), 2),
-                "clock": after["clock"], "clock_before": before["clock"]}
+                "drift_percent": round(100 * (measured[-1]["full"] / measured[0]["full"] - 1), 2),
+                "measured": [one["full"] for one in measured], "clock": measured[-1]["clock"],
+                "clock_before": measured[0]["clock"]}
 
     # --- entries ---
 
@@ -123,10 +133,10 @@ class Compute:
             return {"name": name, "ok": False, "error": str(error)}
         cells = [cell for limits, measure in runs for cell in self.measured(name, limits, measure)]
         try:
-            native = {kind: self.of_both(kind, before[kind], self.alone(kind)) for kind in kinds}
+            native = {kind: self.before_and_after(kind, before[kind]) for kind in kinds}
         except RuntimeError as error:
             more["error"] = f"afterwards: {error}"
-            native = {kind: self.of_both(kind, before[kind], before[kind]) for kind in kinds}
+            native = {kind: self.native_of(kind, [before[kind]]) for kind in kinds}
         for cell in cells:
             cell["shares"] = {one: round(100 * (value or 0) / native[one.split("-")[0]]["full"], 2)
                               for one, value in cell.pop("rates", {}).items()}
@@ -208,15 +218,15 @@ class Compute:
                     for at, before, cores in zip(times[1:], changes, changes[1:])]
 
         def judge(cells, native):
-            worker, full = self.shared.workers[name], native[name]["full"]
+            samples, full = self.shared.workers[name].samples(), native[name]["full"]
+
+            def share_between(begin, end):
+                units = rate(samples, begin, end)
+                return None if units is None else 100 * units / full
+
             for cell in cells:
                 at, cores = cell.pop("at"), cell["limits"][name]
-
-                def share_between(begin, end):
-                    rate = worker.rate(begin, end)
-                    return None if rate is None else 100 * rate / full
-
-                lag = lag_of(worker.samples(), at, cell["before"] * full / 100, cores * full / 100)
+                lag = lag_of(samples, at, cell["before"] * full / 100, cores * full / 100)
                 soon, later = (round(share_between(at + 0.2, at + end) or 0, 2) for end in (0.7, each))
                 cell.update(shares={name: later}, wanted={name: cores}, soon=soon, lag_s=lag,
                             effective_after_s=effective_after(share_between, at, cores, until=at + each),
@@ -236,8 +246,8 @@ class Compute:
             self.expect_time(seconds + 2)
             changes = [(number * every, (low, high)[number % 2]) for number in range(int(seconds / every))]
             times = self.shared.run_changing(name, changes, seconds)
-            rate = self.shared.workers[name].rate(times[0] + self.settle, times[0] + seconds)
-            return [{"limits": {name: (low + high) / 2}, "changes": len(times), "rates": {name: rate}}]
+            done = self.shared.workers[name].rate(times[0] + self.settle, times[0] + seconds)
+            return [{"limits": {name: (low + high) / 2}, "changes": len(times), "rates": {name: done}}]
 
         def judge(cells, _):
             return [judged(cell, cell["limits"], 1.0) for cell in cells]

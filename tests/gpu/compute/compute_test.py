@@ -21,8 +21,9 @@ class Works:
 
     environment = {"NVSHARE_RUN_DIR": "/nowhere"}
 
-    def __init__(self, *fails):
+    def __init__(self, *fails, slow=()):
         self.fails = fails
+        self.slow = slow  # runs that are disturbed
         self.runs = 0
         self.workers = {}
 
@@ -38,7 +39,8 @@ class Works:
         for name, cores in limits.items():
             if name in self.fails or (name, cores) in self.fails or self.runs in self.fails:
                 raise RuntimeError(f"{name} has ended with 1:\nno | kernel")
-        return {name: min(cores, 100.0) for name, cores in limits.items()}, {}, (0, 1)
+        part = 0.9 if self.runs in self.slow else 1.0
+        return {name: part * cores for name, cores in limits.items()}, {}, (0, 1)
 
 
 class ComputeTest(unittest.TestCase):
@@ -86,6 +88,16 @@ class ComputeTest(unittest.TestCase):
         self.assertTrue(gemm["ok"])
         self.assertIn("afterwards: gemm has ended", gemm["error"])
 
+    def test_a_baseline_that_was_disturbed_is_measured_again(self):
+        for disturbed in (1, 2):
+            self.compute.native = Works(slow=(disturbed,))
+            self.compute.last_alone = {}
+            results = self.results("single", Works())
+            self.assertEqual(results["single gemm"]["native"]["gemm"]["full"], 100)
+            self.assertEqual(len(results["single gemm"]["native"]["gemm"]["measured"]), 3)
+            self.assertEqual(len(results["single small"]["native"]["small"]["measured"]), 2)
+            self.assertTrue(results["single gemm"]["ok"])
+
     def test_a_program_that_never_works_alone_has_no_shares(self):
         self.compute.native = Works("gemm")
         results = self.results("single", Works())
@@ -101,7 +113,8 @@ class ComputeTest(unittest.TestCase):
         machine = {"gpu": "a GPU", "driver": "1"}
         cell = {"limits": {"a": [15, 25]}, "shares": {"a": 20.5}, "effective_after_s": None, "lag_s": 0.25,
                 "ok": False}
-        text = table_of({"machine": machine, "results": [{"name": "x", "error": "why"}, {"name": "y", "cells": [cell]}]})
+        entries = [{"name": "x", "error": "why"}, {"name": "y", "cells": [cell]}]
+        text = table_of({"machine": machine, "results": entries})
         self.assertIn("| x | | | why | | | NO |", text)
         self.assertIn("| y | [15, 25] |  | 20.5 | after None s, lag 0.25 s | ? | NO |", text)
 
