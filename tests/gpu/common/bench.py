@@ -38,6 +38,12 @@ class Running:
         return f"{self.name} has ended with {self.process.poll()}: {last_line(self.text())}"
 
 
+def end_once(*_):
+    # timeout(1) sends its signal twice, and the second must not end the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 class Bench:
     """The programs of nvshare, a folder for what is written, and the time that there is."""
 
@@ -58,7 +64,7 @@ class Bench:
         self.runs = 0
         self.running = []
         # However it ends, also at run.sh's limit: nothing is left behind on the GPU.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        signal.signal(signal.SIGTERM, end_once)
         atexit.register(self.finish)
 
     def program(self, name):
@@ -177,6 +183,7 @@ class Report:
         self.after = after  # what else is made of it each time
         self.path = bench.out / f"{bench.name}.json"
         self.content = {"command": title, "machine": machine(), "sections_s": {}, "results": []}
+        self.write()
 
     def add(self, entry):
         self.content["results"].append(entry)
