@@ -38,6 +38,12 @@ class Running:
         return f"{self.name} has ended with {self.process.poll()}: {last_line(self.text())}"
 
 
+def end_once(*_):
+    # timeout(1) sends its signal twice, and the second must not end the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 class Bench:
     """The programs of nvshare, a folder for what is written, and the time that there is."""
 
@@ -45,7 +51,12 @@ class Bench:
         self.name = name
         self.build = pathlib.Path(build).resolve()
         self.out = pathlib.Path(out).resolve()
-        self.out.mkdir(parents=True, exist_ok=True)
+        # What programs and schedulers say is many files; BENCH_LOGS has them elsewhere.
+        self.logs = pathlib.Path(os.environ.get("BENCH_LOGS", self.out / "logs")).resolve()
+        for folder in (self.out, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.raw = self.out / f"{name}-raw.jsonl"
+        self.raw.unlink(missing_ok=True)
         self.nvshare = self.program("nvshare")
         self.settings = settings or {}
         self.end = time.monotonic() + float(os.environ.get("BENCH_SECONDS", "580"))
@@ -53,11 +64,16 @@ class Bench:
         self.runs = 0
         self.running = []
         # However it ends, also at run.sh's limit: nothing is left behind on the GPU.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        signal.signal(signal.SIGTERM, end_once)
         atexit.register(self.finish)
 
     def program(self, name):
         return str(self.build / "bin" / name)
+
+    def note(self, what):
+        """Keeps what was seen at once, before anything is made of it: it is there whatever comes later."""
+        with open(self.raw, "a") as raw:
+            raw.write(json.dumps(what) + "\n")
 
     def left(self):
         """Seconds until there is no more time."""
@@ -85,7 +101,7 @@ class Bench:
         self.runs += 1
         prefix = [] if shared is None else [self.nvshare, "run", "--name", name, *shared, "--"]
         kind = "alone" if shared is None else "shared"
-        path = self.out / f"{self.runs:03}-{name}-{kind}.log"
+        path = self.logs / f"{self.runs:03}-{name}-{kind}.log"
         path.unlink(missing_ok=True)
         log = open(path, "a+", errors="replace")  # it may be read while it is written
         process = subprocess.Popen(prefix + command, stdout=log, stderr=subprocess.STDOUT,
@@ -118,9 +134,10 @@ class Bench:
         for one in running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.process.pid, signal.SIGKILL)
+        end = time.monotonic() + 5
         for one in running:
             try:
-                one.process.wait(5)
+                one.process.wait(max(end - time.monotonic(), 0))
             except subprocess.TimeoutExpired:  # in the driver, where no signal reaches it
                 print(f"{self.name}: {one.name} (pid {one.process.pid}) does not end", file=sys.stderr)
 
@@ -135,7 +152,7 @@ class Bench:
         for number in range(1, self.schedulers + 1):
             with contextlib.suppress(OSError):  # without nvshare there is none
                 shutil.copy(f"{self.run_directory(number)}/scheduler.log",
-                            self.out / f"scheduler-{number}.log")
+                            self.logs / f"scheduler-{number}.log")
 
     def ask(self, environment, **request):
         """The scheduler's answer to a request (docs/protocol.md); {} when there is none."""
@@ -166,6 +183,7 @@ class Report:
         self.after = after  # what else is made of it each time
         self.path = bench.out / f"{bench.name}.json"
         self.content = {"command": title, "machine": machine(), "sections_s": {}, "results": []}
+        self.write()
 
     def add(self, entry):
         self.content["results"].append(entry)
@@ -201,7 +219,7 @@ class Report:
         return 0 if all(entry.get("ok", True) for entry in self.content["results"]) else 1
 
 
-def run_sections(bench, title, sections, wanted, after=lambda content, out: None):
+def run_sections(bench, title, sections, wanted, after=lambda content, out: None, last_words=lambda content: ""):
     """`sections`: name -> (seconds that it needs, function that yields entries). The exit code."""
     unknown = [name for name in wanted if name not in sections]
     if unknown:
@@ -210,6 +228,7 @@ def run_sections(bench, title, sections, wanted, after=lambda content, out: None
     report = Report(bench, title, after)
     for name in wanted or sections:
         report.section(name, *sections[name])
+    print(last_words(report.content), flush=True)
     return report.code()
 
 

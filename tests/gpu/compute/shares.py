@@ -3,7 +3,8 @@
 import re
 import statistics
 
-FEW = 20  # moments at which work was done
+FEW = 60  # moments at which work was done
+MIB = 1 << 20
 
 
 def progress_of(text):
@@ -53,12 +54,60 @@ def fair(limits):
     return got
 
 
-def effective_after(share_between, changed, wanted, window=0.5, tolerance=5.0, step=0.02, most=2.0):
-    """Seconds after `changed` from which on the share over a window is what is wanted; None: never."""
-    after = 0.0
-    while after <= most:
-        share = share_between(changed + after, changed + after + window)
-        if share is not None and abs(share - wanted) <= tolerance:
-            return round(after, 3)
-        after += step
-    return None
+def judged(cell, wanted, points, least_total=None):
+    """Each within so many points of what is wanted; together at least so much."""
+    cell["wanted"] = {name: round(value, 2) for name, value in wanted.items()}
+    cell["errors"] = {name: round(cell["shares"][name] - value, 2) for name, value in wanted.items()}
+    cell["total"] = round(sum(cell["shares"].values()), 2)
+    cell["ok"] = max(abs(error) for error in cell["errors"].values()) <= points
+    if least_total is not None:
+        cell["least_total"] = round(least_total, 2)
+        cell["ok"] = cell["ok"] and cell["total"] >= least_total
+    return cell
+
+
+def effective_after(share_between, changed, wanted, until, window=0.5, tolerance=5.0, step=0.02):
+    """Seconds after `changed` from which on the share over every window is what is wanted, until the next
+    change; None: never."""
+    after = None
+    begin = until - window
+    while begin >= changed - 1e-9:
+        share = share_between(begin, begin + window)
+        if share is None or abs(share - wanted) > tolerance:
+            break
+        after = round(max(begin - changed, 0.0), 3)
+        begin -= step
+    return after
+
+
+def lag_of(samples, changed, before, wanted, over=1.0):
+    """For how many seconds after `changed` the rate was as before, had it then been as wanted at once; None
+    when there is nothing to tell it from."""
+    def units_at(time):
+        for (t0, u0), (t1, u1) in zip(samples, samples[1:]):
+            if t0 <= time <= t1:
+                return u0 + (u1 - u0) * (time - t0) / max(t1 - t0, 1e-9)
+        return None
+
+    begin, end = units_at(changed), units_at(changed + over)
+    if begin is None or end is None or before == wanted:
+        return None
+    return round((wanted * over - (end - begin)) / (wanted - before), 3)
+
+
+def drift_of(shares):
+    """Of each name, how far its last three shares are from its second to fourth."""
+    return {name: round(statistics.mean(one[name] for one in shares[-3:]) -
+                        statistics.mean(one[name] for one in shares[1:4]), 2) for name in shares[0]}
+
+
+def leaks_of(sizes):
+    """What has grown since the second time it was looked at, or is gone: {} when nothing leaks."""
+    found = {}
+    for name, first in sizes[1].items():
+        last = sizes[-1].get(name, {})
+        grown = {key: last.get(key, 0) - value for key, value in first.items()}
+        if (not last or grown["memory"] > (MIB if name == "scheduler" else 8 * MIB) or grown["files"] > 0 or
+                grown.get("gpu", 0) > 0):
+            found[name] = grown
+    return found

@@ -2,7 +2,8 @@
 
 
 def text_of(numbers):
-    return ", ".join(f"{value:g}" for value in numbers.values())
+    return ", ".join(str(value) if isinstance(value, (list, tuple)) else f"{value:g}"
+                     for value in numbers.values())
 
 
 def clocks_of(entry, cell):
@@ -11,11 +12,19 @@ def clocks_of(entry, cell):
     return ", ".join("?" if clock is None else str(clock[0]) for clock in [cell.get("clock"), *alone])
 
 
+def plain(text):
+    return " ".join(text.split()).replace("|", "/")
+
+
 def row_of(entry, cell):
     columns = [entry["name"], text_of(cell.get("limits", {})), text_of(cell.get("wanted", {})),
                text_of(cell.get("shares", {})), str(cell.get("total", "")), clocks_of(entry, cell)]
     if "effective_after_s" in cell:
-        columns[4] = f"after {cell['effective_after_s']} s"
+        columns[4] = f"after {cell['effective_after_s']} s, lag {cell['lag_s']} s"
+    if "parts" in cell:
+        columns[4] += f", of alone {text_of(cell['parts'])}"
+    if "error" in cell:
+        columns[3] = plain(cell["error"])
     return "| " + " | ".join([*columns, "yes" if cell["ok"] else "NO"]) + " |"
 
 
@@ -25,8 +34,7 @@ def table_of(content):
              "|---|---|---|---|---|---|---|"]
     for entry in content["results"]:
         if "cells" not in entry:
-            error = " ".join(entry.get("error", "").split()).replace("|", "/")
-            lines.append(f"| {entry['name']} | | | {error} | | | NO |")
+            lines.append(f"| {entry['name']} | | | {plain(entry.get('error', ''))} | | | NO |")
         lines += [row_of(entry, cell) for cell in entry.get("cells", [])]
     return "\n".join(lines) + "\n"
 

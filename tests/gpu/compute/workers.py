@@ -11,7 +11,7 @@ import time
 from shares import progress_of, rate, ready_of
 
 WORKLOAD = pathlib.Path(__file__).resolve().parent / "workload.py"
-LOADING = 90  # seconds after which loading that gets nowhere is given up
+LOADING = 60  # seconds after which loading that gets nowhere is given up
 # Seconds between runs. Longer than the scheduler's `burst_window`: after a shorter pause a program may
 # use what it saved up in it, and has seconds later still more than its limit.
 PAUSE = 0.7
@@ -59,8 +59,11 @@ class Worker:
         """What it says of itself when it is; {} before."""
         return ready_of(self.text())
 
+    def samples(self):
+        return progress_of(self.text())
+
     def rate(self, begin, end):
-        return rate(progress_of(self.text()), begin, end)
+        return rate(self.samples(), begin, end)
 
 
 class Crew:
@@ -71,11 +74,12 @@ class Crew:
         self.units = units or (lambda kind: None)  # how long a kind's unit takes, where it is known
         self.shared = shared
         self.environment = bench.environment()
-        self.folder = bench.out / f"{bench.schedulers}-{'shared' if shared else 'native'}"
+        self.folder = bench.logs / f"{bench.schedulers}-{'shared' if shared else 'native'}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = self.folder / "lock"
         self.workers = {}
-        self.useless = {}  # names of those that do not even load: why
+        self.failures = {}  # name -> how often it failed at its work
+        self.useless = {}  # names of those that do not even load, or fail again and again: why
         self.whose = "shared: " if shared else "without nvshare: "
 
     def command_of(self, worker):
@@ -143,7 +147,7 @@ class Crew:
         self.useless[worker.name] = self.whose + why
         self.bench.stop([worker.running])
 
-    def finish(self, some, limit=30):
+    def finish(self, some, limit=15):
         """Waits until they have done what they were told. Who does not is started again when it is wanted
         again."""
         end = time.monotonic() + min(limit, max(self.bench.left(), 0))
@@ -155,13 +159,21 @@ class Crew:
             if time.monotonic() > end:
                 self.bench.stop([worker.running for worker in busy])
                 names = ", ".join(worker.name for worker in busy)
-                raise RuntimeError(f"{self.whose}{names} did not end its work within {limit} s and was stopped")
+                self.fail(busy, f"{names} did not end its work within {limit} s and was stopped")
             time.sleep(0.02)
 
     def look_after(self, some):
         for worker in some:
             if worker.has_ended():
-                raise RuntimeError(self.whose + worker.running.last_words())
+                self.fail([worker], worker.running.last_words())
+
+    def fail(self, some, why):
+        """Who fails a second time is not started again: the others need the time."""
+        for worker in some:
+            self.failures[worker.name] = self.failures.get(worker.name, 0) + 1
+            if self.failures[worker.name] > 1:
+                self.useless[worker.name] = self.whose + why
+        raise RuntimeError(self.whose + why)
 
     def limit(self, name, cores):
         if self.shared:
@@ -178,10 +190,12 @@ class Crew:
         return 0.0
 
     def run(self, limits, seconds, settle, steady=False):
-        """Workers under limits (name -> percent), at the same time; `steady`: without their pauses. Their
-        rates (units per second), beginning when all has settled, and GPU time as the scheduler counts it,
-        in percent."""
-        some = self.get(*limits)
+        """Workers under limits (name -> percent), at the same time; `steady`: without their pauses."""
+        return self.work(self.get(*limits), limits, seconds, settle, steady)
+
+    def work(self, some, limits, seconds, settle, steady=False):
+        """Workers at the same time, their tenants under limits. Their rates (units per second), beginning
+        when all has settled, GPU time as the scheduler counts it, in percent, and from when to when."""
         for name, cores in limits.items():
             self.limit(name, cores)
         at = time.monotonic() + (PAUSE if self.shared else 0.2)
@@ -199,6 +213,23 @@ class Crew:
             self.limit(name, 100)  # what is still on its way need not be waited for long
         self.finish(some)
         return {worker.name: worker.rate(begin, end) for worker in some}, counted, (begin, end)
+
+    def run_changing(self, name, changes, seconds):
+        """A worker whose limit changes: (seconds from the beginning, percent), the first one at 0. When each
+        was asked for."""
+        worker, = self.get(name)
+        self.limit(name, changes[0][1])
+        at = time.monotonic() + PAUSE
+        worker.go(at, seconds, 0.01)
+        times = [at]
+        for after, cores in changes[1:]:
+            time.sleep(max(at + after - time.monotonic(), 0))
+            times.append(time.monotonic())
+            self.limit(name, cores)
+        time.sleep(max(at + seconds - time.monotonic(), 0))
+        self.limit(name, 100)
+        self.finish([worker])
+        return times
 
 
 class Clocks(threading.Thread):
@@ -237,6 +268,9 @@ class Clocks(threading.Thread):
 
 
 def size_of(pid):
-    """Bytes in memory and open files of a process."""
-    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))
+    """Bytes in memory and open files of a process; {} when it is gone."""
+    try:
+        pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return {"memory": pages * os.sysconf("SC_PAGE_SIZE"), "files": len(os.listdir(f"/proc/{pid}/fd"))}
+    except OSError:
+        return {}

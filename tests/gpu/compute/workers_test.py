@@ -80,6 +80,7 @@ class CrewTest(unittest.TestCase):
         self.assertFalse(again.has_ended())
         again.go(0, 1, 0.1)
         self.assertRegex(self.error_of(self.crew.finish, [again], 5), "fragile has ended with -6")
+        self.assertRegex(self.error_of(self.crew.get, "fragile"), "fragile has ended with -6")  # not a third time
 
     def test_who_does_not_end_is_stopped(self):
         worker, = self.crew.get("endless")

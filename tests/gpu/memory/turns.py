@@ -56,6 +56,17 @@ def lost_of(found):
     return entry
 
 
+def moved_of_deficit(episodes, begun, deficit):
+    """Of moves (Moves.episodes) after all jobs had begun: the most bytes that left, and that came, at once, in
+    parts of the deficit. What left before need not have been a switch."""
+    found = {}
+    for kind in ("out", "in"):
+        bytes_of = [one["bytes"] for one in episodes if one["kind"] == kind and one["until"] > begun]
+        found[f"{kind}_worst_of_deficit"] = round(max(bytes_of, default=0) / max(deficit, 1), 3)
+    found["moved_worst_of_deficit"] = max(found.values())
+    return found
+
+
 class Moves:
     """What the scheduler counts of each tenant's moves, looked at again and again."""
 

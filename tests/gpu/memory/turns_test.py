@@ -2,7 +2,7 @@
 
 import unittest
 
-from turns import Moves, activity, idle_seconds, lost_of, switches
+from turns import Moves, activity, idle_seconds, lost_of, moved_of_deficit, switches
 
 
 def progress(*spans, every=5):
@@ -60,6 +60,14 @@ class MovesTest(unittest.TestCase):
         self.assertEqual([one["until"] for one in moves.outs("a")], [2.2, 10])
         self.assertEqual(moves.outs("b"), [])
         self.assertEqual(moves.total(), {"out": 60, "in": 30, "copied": 34, "took": 600_000_000})
+
+    def test_what_a_switch_moves_of_the_deficit(self):
+        episodes = [{"kind": kind, "bytes": size, "until": until} for kind, size, until in
+                    (("out", 900, 1), ("out", 105, 11), ("in", 110, 12), ("out", 101, 20), ("in", 100, 21))]
+        self.assertEqual(moved_of_deficit(episodes, 5, 100), {"out_worst_of_deficit": 1.05,
+                                                              "in_worst_of_deficit": 1.1,
+                                                              "moved_worst_of_deficit": 1.1})
+        self.assertEqual(moved_of_deficit(episodes, 30, 100)["moved_worst_of_deficit"], 0)
 
     def test_the_last_status_with_all_of_them_is_kept(self):
         moves = Moves()
