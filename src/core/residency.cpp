@@ -24,9 +24,13 @@ Bytes Residency::safe_limit() const {
     const Bytes newcomers = config_.reserve_per_process * (processes_ - measured_processes_);
     return std::max(kNothing, total_ - *overhead_ - newcomers);
   }
+  return std::max(kNothing, total_ - estimated_overhead());
+}
+
+Bytes Residency::estimated_overhead() const {
   const Bytes percent{total_.count / 100 * config_.reserve_percent};
   const Bytes counted = config_.reserve_base + config_.reserve_per_process * processes_;
-  return std::max(kNothing, total_ - std::max(percent, counted));
+  return std::max(percent, counted);
 }
 
 Duration Residency::move_time(Bytes bytes) const {
@@ -198,11 +202,13 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
 }
 
 // It was on the GPU before anybody knew whose it is: where the overhead had been measured by then,
-// it is in that, and with it what the process takes for itself.
+// it is in that, and with it what the process takes for itself. Not so when it was measured before
+// that, or while the client was there and had only lost its connection: then no less is left than
+// one would guess.
 void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
   const Bytes brought = found - client.resident;
   if (!overhead_ || brought <= kNothing) return;
-  overhead_ = std::max(kNothing, *overhead_ - brought);
+  overhead_ = std::max(std::min(*overhead_, estimated_overhead()), *overhead_ - brought);
   const bool first = client.demand == kNothing;
   measured_processes_ = std::min(measured_processes_ + (first ? 1 : 0), processes_);
   stale_ = true;

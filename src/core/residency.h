@@ -120,6 +120,7 @@ class Residency {
   void watch(Client& client, Time now);
   void unwatch(Client& client);
   void trust_again(Client& client);
+  Bytes estimated_overhead() const;
   void count_as_overhead_no_more(const Client& client, Bytes found);
   void measure_link(Bytes moved, Bytes spared, Duration took);
   bool needs_host(const Client& client, Bytes bytes, Time now) const;
@@ -158,6 +159,7 @@ class Residency {
   std::optional<Bytes> link_;   // measured
   double link_bytes_ = 0;       // lately copied
   double link_seconds_ = 0;     // that this took
+  Duration link_skipped_{};     // of the last part that was too small to count
   Bytes link_guess_{};          // from moves that copied nothing, until then
   int processes_ = 0;
   Bytes resident_;

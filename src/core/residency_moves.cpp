@@ -42,16 +42,20 @@ void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time no
 // --- what is reported --------------------------------------------------------------------------
 
 // Bytes and time are added up before they are divided: of copies that are under way at the same
-// time the first to arrive takes all of the time and the next none. What was not copied says
+// time the first to arrive takes all of the time and the next none (of which even the first may be
+// too small to count). What was not copied says
 // nothing of the link, but while nothing is known of it, more than a careful guess does.
 void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
   const Bytes copied = moved - std::min(spared, moved);
+  const bool counts = copied >= kWorthMeasuring && copied >= spared;
+  if (took == Duration::zero()) took = link_skipped_;
+  link_skipped_ = counts ? Duration::zero() : took;
   if (moved < kWorthMeasuring) return;
   const auto speed = [](double bytes, double in_seconds, double most) {
     return Bytes{static_cast<std::int64_t>(std::clamp(bytes / in_seconds, 1e6, most))};
   };
   const bool first = !link_;
-  if (copied >= kWorthMeasuring && copied >= spared) {
+  if (counts) {
     // What was before counts the less the more time is added, and as much when none is.
     const double kept = seconds(kLinkMemory) / (seconds(kLinkMemory) + seconds(took));
     link_bytes_ = link_bytes_ * kept + static_cast<double>(copied.count);

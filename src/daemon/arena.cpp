@@ -68,6 +68,7 @@ Result<std::unique_ptr<Arena>> Arena::start(ArenaLimit limit, HostMemory host) {
 
 Arena::Arena(ArenaLimit rule, HostMemory host, UniqueFd ready)
     : rule_(rule), host_(std::move(host)), ready_(std::move(ready)) {
+  could_have_ = host_.available();
   refresh({});
   const unsigned count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, kMostThreads);
   for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
@@ -82,10 +83,17 @@ Arena::~Arena() {
   for (std::thread& one : threads_) one.join();
 }
 
-void Arena::refresh(Bytes given) {
+// A part of the machine's memory is that of all that could be arena, when there was most of it:
+// what clients were promised stays, whatever else is then started on the machine. What they have
+// brought along is memory that was not available at the start; but it is their word, and counts
+// while they are there. What somebody is just giving back can be seen twice, and is not believed
+// once.
+void Arena::refresh(Bytes given, Bytes brought) {
+  const Bytes available = host_.available();
+  const Bytes before = std::exchange(could_have_, available + given - brought);
+  promised_ = std::max(promised_, rule_.of(std::min(before, could_have_)));
+  limit_ = std::max(promised_, rule_.of(available + given));
   possible_ = given + host_.left();
-  // What clients have from a scheduler before this one was not available at the start.
-  limit_ = std::max(limit_, rule_.of(host_.available() + given));
 }
 
 void Arena::make(ClientId client, Bytes bytes) {

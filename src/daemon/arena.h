@@ -34,9 +34,9 @@ class Arena final : public HostArena {
   ~Arena() override;
 
   Bytes limit() const { return limit_; }
-  // Looks at what the machine has left beside the `given` bytes that clients have already. A part
-  // of what it has is never less than before: that was promised.
-  void refresh(Bytes given);
+  // Looks at what the machine has left beside the `given` bytes that clients have already; some of
+  // them were `brought` from a scheduler before this one, as they say.
+  void refresh(Bytes given, Bytes brought = {});
 
   Bytes most() const override { return std::min(limit_, possible_); }
   void make(ClientId client, Bytes bytes) override;
@@ -64,6 +64,8 @@ class Arena final : public HostArena {
 
   const ArenaLimit rule_;
   Bytes limit_{};
+  Bytes promised_{};    // the limit does not sink below this
+  Bytes could_have_{};  // when it was last looked at: with what was made for clients
   Bytes possible_{};
   const HostMemory host_;
   const UniqueFd mount_ = mount_huge_memory();

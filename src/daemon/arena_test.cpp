@@ -114,12 +114,24 @@ TEST(Arena, APartOfTheMachineIsOfAllThatCanBeArena) {
   auto arena = Arena::start({50, {}}, HostMemory(machine.root));
   ASSERT_TRUE(arena);
   const auto half = [&] { return ((*arena)->limit().count + 512) >> 10; };  // in KiB
-  EXPECT_EQ(half(), gib(2).count >> 10);
-  (*arena)->refresh(gib(3));
-  EXPECT_EQ(half(), gib(7).count >> 11);
+  const auto kib_of = [](Bytes bytes) { return bytes.count >> 10; };
+  EXPECT_EQ(half(), kib_of(gib(2)));
+  (*arena)->refresh(gib(3), gib(3));
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "with what was brought along";
+  (*arena)->refresh({}, {});
+  EXPECT_EQ(half(), kib_of(gib(2))) << "that was only said";
+  available(gib(7));
+  (*arena)->refresh({}, {});
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "they are gone, and it was true";
+  (*arena)->refresh({}, {});
   available(gib(1));
-  (*arena)->refresh(gib(3));
-  EXPECT_EQ(half(), gib(7).count >> 11) << "promised";
+  (*arena)->refresh(gib(3), {});
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "promised";
+  available(gib(9));
+  (*arena)->refresh(gib(3), {});  // some of it is free already
+  available(gib(2));
+  (*arena)->refresh({}, {});
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "seen twice, once";
 }
 
 TEST(Arena, IsNeverMoreThanTheMachineHas) {

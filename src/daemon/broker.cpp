@@ -350,7 +350,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   const bool ours = client.backend == wire::Backend::Swap;
   client.arena = client.arena_made =
       ours ? std::clamp(client.allocated - client.resident, Bytes{}, gpus_.at(gpu).total) : Bytes{};
-  if (ours) client.arena_claimed = client.arena;
+  if (ours) client.arena_claimed = client.arena_brought = client.arena;
   tenant.clients.insert(id);
   gpus_.at(gpu).clients.insert(id);
   page.magic = wire::kPageMagic;

@@ -96,7 +96,8 @@ class Broker {
   void settle(Time now);
   // What clients have of the arena, with what is being made.
   Bytes arena_used() const;
-  Bytes arena_given() const;  // without
+  Bytes arena_given() const;    // without
+  Bytes arena_brought() const;  // of that, from a scheduler before this one, as clients say
   const HostArena* arena() const { return arena_; }
 
   // --- the scheduler itself

@@ -76,6 +76,12 @@ Bytes Broker::arena_given() const {
   return sum;
 }
 
+Bytes Broker::arena_brought() const {
+  Bytes sum{};
+  for (const auto& [id, client] : clients_) sum += std::min(client.arena, client.arena_brought);
+  return sum;
+}
+
 // Ahead of need: making a piece takes far longer than moving memory into it. Where there is less
 // than was promised, because the GPU or the host has less than it had then, who can still have all
 // it needs is first, and the others get what is left.
@@ -212,6 +218,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
   rooms_stale_ = true;
   client.arena += more;
   client.arena_made += more;
+  client.arena_brought = kept;
   client.arena_returnable = kept;  // it may have begun to, for the scheduler before
 }
 

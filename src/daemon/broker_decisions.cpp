@@ -25,9 +25,11 @@ bool is_about_turns(const core::Event& event) {
 // grant.
 Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wall, Time now) {
   constexpr Duration kSampled = 1s;
+  constexpr int kBusy = 95;  // percent; its meter is right, and lags behind the clock a little
   const bool fresh =
       gpu.measured_at >= client.grant->since + kSampled && now - gpu.measured_at < 3 * kSampled;
-  if (client.watch != wire::Watch::Free || !gpu.utilisation || !fresh) return Duration::max();
+  if (client.watch != wire::Watch::Free || !fresh) return Duration::max();
+  if (!gpu.utilisation || *gpu.utilisation >= kBusy) return Duration::max();
   return wall * *gpu.utilisation / 100;
 }
 

@@ -45,7 +45,7 @@ void Broker::book_rest(ClientRecord& client, Time now) {
   if (rest.count <= 0) return;
   revoke_all(client.gpu, now);
   const TenantRecord& tenant = tenants_.at(client.tenant);
-  const GpuRecord& gpu = gpus_.at(client.gpu);
+  GpuRecord& gpu = gpus_.at(client.gpu);
   Bytes of_tenant{};
   Bytes on_gpu{};
   for (const ClientId id : gpu.clients) {
@@ -55,6 +55,7 @@ void Broker::book_rest(ClientRecord& client, Time now) {
   }
   Bytes more = std::min(rest, gpu.total - client.booked);
   if (tenant.limits.memory) more = std::min(more, *tenant.limits.memory - of_tenant);
+  const Bytes resident_before = booked_resident(client);
   const Bytes before = std::exchange(client.booked, client.booked + std::max(Bytes{}, more));
   const Bytes room = std::max(Bytes{}, gpu.total - on_gpu);
   if (booked_resident(client) > room) client.booked = std::max(before, room);
@@ -62,7 +63,13 @@ void Broker::book_rest(ClientRecord& client, Time now) {
   const auto taken = step(
       core::MemoryFound{client.id, client.booked, booked_pinned(client), booked_resident(client)},
       now);
-  if (taken) return;
+  if (taken) {
+    // Who found no room before found this in its place; the core does the same with what was
+    // measured.
+    const Bytes brought = std::max(Bytes{}, booked_resident(client) - resident_before);
+    gpu.overhead_found = std::max(Bytes{}, gpu.overhead_found - brought);
+    return;
+  }
   log_.error("memory_not_booked", {{"client", client.id.value}, {"reason", taken.error().message}});
   client.booked = before;
 }

@@ -292,6 +292,32 @@ TEST_F(Swapping, LargerThanTheGpuIsRefused) {
   EXPECT_NE(t.lines.find("the GPU can give at most"), std::string::npos);
 }
 
+// Memory of one that has not come back yet is measured as overhead, and found in the way; both are
+// over when it comes.
+TEST(BrokerOverhead, WhatALateOneBringsIsNotFoundInTheWayAnyMore) {
+  TestBroker t;
+  const ClientId a = t.join(t.tenant("a"));
+  t.now += 10s;
+  const auto safe = [&] { return t.broker.core().safe_limit(GpuId{0}).value(); };
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(10), 1}, t.now);
+  auto short_of = wire::make<wire::MemoryMoved>();
+  short_of.done = short_of.no_room = 1;
+  t.say(a, short_of);
+  const Bytes found = gib(16) - safe();
+  EXPECT_GT(found, gib(10));
+  t.now += 1s;
+  auto late = TestBroker::hello();
+  late.allocated = late.resident = static_cast<std::uint64_t>(gib(8).count);
+  t.join(t.tenant("b"), late);
+  EXPECT_EQ(safe(), gib(16) - (found - gib(8)));
+  t.now += 1s;
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(1), 2}, t.now);
+  EXPECT_EQ(safe(), gib(16) - (found - gib(8))) << "what was found beside it counts for a while";
+  t.now += 60s;
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(1), 2}, t.now);
+  EXPECT_EQ(safe(), gib(15));
+}
+
 // A framework tries again and again; a person wants to know once.
 TEST(Shortage, IsToldToTheRunOnceForEachLimit) {
   TestBroker t;

@@ -142,10 +142,12 @@ TEST(BrokerMeterAlone, WhoRunsFreeIsBilledForWhatTheGpuWasBusy) {
   EXPECT_EQ(second(1s, 30), 300ms);
   EXPECT_EQ(second(1100ms, 30), 100ms) << "nor for more than it says";
   EXPECT_EQ(second(2100ms, std::nullopt), 1s);
+  EXPECT_EQ(second(3050ms, 100), 950ms);
+  EXPECT_EQ(second(4100ms, 100), 1050ms) << "its meter lags behind the clock";
   t.now += 3s;
-  t.meter(one, grant, 5100ms);
+  t.meter(one, grant, 7100ms);
   t.broker.sample(t.now);
-  EXPECT_EQ(t.billed(a), 4400ms) << "nothing new was measured";
+  EXPECT_EQ(t.billed(a), 6400ms) << "nothing new was measured";
 }
 
 TEST(BrokerMeterAlone, WhatWasMeasuredBeforeItRanIsNotAboutIt) {

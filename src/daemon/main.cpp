@@ -250,7 +250,7 @@ std::optional<Time> Scheduler::end_of_turn() {
   log_.set_time(now);
   if (broker_.next_wakeup() && *broker_.next_wakeup() <= now) broker_.tick(now);
   if (next_sample_ <= now) {
-    arena_->refresh(broker_.arena_given());
+    arena_->refresh(broker_.arena_given(), broker_.arena_brought());
     broker_.sample(now);
     next_sample_ = now + kSamplePeriod;
   }

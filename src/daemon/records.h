@@ -151,8 +151,9 @@ struct ClientRecord {
   std::optional<Bytes> arena_ready;
   // What it claimed in its hello to have; nothing once it has said how much that really is.
   std::optional<Bytes> arena_claimed;
-  std::optional<Bytes> arena_told;       // how much of it is enough, as it was told last
-  Bytes arena_returnable{};              // what it may give back, as it was told at some time
+  Bytes arena_brought{};            // of arena, by its own word: from a scheduler before this one
+  std::optional<Bytes> arena_told;  // how much of it is enough, as it was told last
+  Bytes arena_returnable{};         // what it may give back, as it was told at some time
   std::optional<Time> arena_idle_since;  // it has had more than it needs
   // It did not have some of what it was given: so long it is given none, that is until then; and
   // whether it has been given a piece since, to see.

@@ -21,8 +21,9 @@ class DriverRoom {
 
   // The driver has no memory for a call to there, or for a context on that device. True: there is
   // more room now than there was, and the call is to be made again. Waits for others to make it;
-  // who calls is not inside the gate and holds no lock of ours. False, and nothing was waited for,
-  // without a scheduler, while anything is captured, and within another call.
+  // who calls is not inside the gate and holds no lock of ours. False without a scheduler, but for
+  // one that has just gone, which is waited for; while anything is captured, and within another
+  // call.
   bool more(Destination destination);
   bool more(CUdevice device);
 

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "interposer/current.h"
 #include "interposer/fork.h"
 #include "interposer/limit_text.h"
 #include "interposer/link_state.h"
@@ -353,63 +352,26 @@ void wait_for_grant(Link& link) {
   }
 }
 
-namespace {
-
-constexpr uint64_t kLookForRoom = 20'000'000;
-
-// Without a scheduler nobody makes room, and a program could die of that. One that was there is
-// most probably about to come back.
-bool scheduler_comes_back(const Link& link) {
-  constexpr uint64_t kSoon = 5'000'000'000;
-  const uint64_t lost_at = link.lost_at.load();
-  return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
-         !stopped_looking();
-}
-
-bool card_has_room(uint64_t bytes) {
-  constexpr uint64_t kRounding = uint64_t{2} << 20;
-  const Relaxed relaxed;
-  size_t free = 0;
-  size_t total = 0;
-  const CUresult result = real<FunctionId::cuMemGetInfo_v2>(&free, &total);
-  return result != CUDA_SUCCESS || (bytes <= free && kRounding <= free - bytes);
-}
-
-// What the scheduler has answered, or nothing, for it was gone before.
-Request::Answer wait_for_answer(Link& link, Request& request, uint64_t bytes, bool movable) {
-  while (request.answer.load() == Request::kWaits) futex_wait(request.answer, Request::kWaits);
-  const auto answer = static_cast<Request::Answer>(request.answer.load());
-  const bool none = answer == Request::kRefused || answer == Request::kLost;
-  if (none) take_back(link, bytes, movable, request.connection);
-  request.answer = Request::kNobody;
-  return answer;
-}
-
-Given request_once(Link& link, uint64_t bytes, bool movable, bool* lost) {
-  while (scheduler_comes_back(link) && !card_has_room(bytes)) sleep_ns(kLookForRoom);
+Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
+  const KeepErrno keep;
+  Link& link = *gate.link;
   Request* request = nullptr;
   Asking asking;
   while ((asking = ask(link, bytes, movable, &request)) == Asking::NoPlace) {
     sleep_ns(1'000'000);  // more threads than places
   }
-  *lost = false;
-  if (asking != Asking::Waits) return asking == Asking::Given ? Given::Room : Given::Refused;
-  const Request::Answer answer = wait_for_answer(link, *request, bytes, movable);
-  *lost = answer == Request::kLost;
-  if (answer == Request::kAbsent) return Given::Absent;
-  return answer == Request::kGiven ? Given::Room : Given::Refused;
-}
-
-}  // namespace
-
-Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
-  const KeepErrno keep;
-  Given given;
-  bool lost;
-  do {
-    given = request_once(*gate.link, bytes, movable, &lost);
-  } while (lost);
-  publish_allocated(*gate.link);
+  Given given = asking == Asking::Given ? Given::Room : Given::Refused;
+  if (asking == Asking::Waits) {
+    while (request->answer.load() == Request::kWaits) {
+      futex_wait(request->answer, Request::kWaits);
+    }
+    const uint32_t answer = request->answer.load();
+    if (answer == Request::kGiven) given = Given::Room;
+    if (answer == Request::kAbsent) given = Given::Absent;
+    if (given == Given::Refused) take_back(link, bytes, movable, request->connection);
+    request->answer = Request::kNobody;
+  }
+  publish_allocated(link);
   return given;
 }
 
@@ -425,10 +387,40 @@ void memory_freed(Gate& gate, const Gone& gone) {
   if (link.phase != Phase::Unmanaged && !give_credit(link, gone)) tell_freed(link, gone);
 }
 
+namespace {
+
+constexpr uint64_t kLookForScheduler = 20'000'000;
+
+bool scheduler_comes_back(const Link& link) {
+  constexpr uint64_t kSoon = 5'000'000'000;
+  const uint64_t lost_at = link.lost_at.load();
+  return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
+         !stopped_looking();
+}
+
+}  // namespace
+
 bool is_managed(const Gate& gate) {
   const KeepErrno keep;
-  while (scheduler_comes_back(*gate.link)) sleep_ns(kLookForRoom);
+  while (scheduler_comes_back(*gate.link)) sleep_ns(kLookForScheduler);
   return gate.link->phase != Phase::Unmanaged;
+}
+
+Again::Again(Gate* gate) : gate_(gate), connection_(gate ? gate->link->connection.load() : 0) {}
+
+bool Again::after(CUresult result) {
+  constexpr uint64_t kMost = 15'000'000'000;  // should one after the other come and go
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || gate_ == nullptr) return false;
+  const KeepErrno keep;
+  const uint64_t now = now_ns();
+  if (since_ == 0) since_ = now;
+  if (now - since_ > kMost) return false;
+  const uint64_t before = connection_;
+  connection_ = gate_->link->connection.load();
+  if (connection_ != before) return true;
+  if (!scheduler_comes_back(*gate_->link)) return false;
+  sleep_ns(kLookForScheduler);
+  return true;
 }
 
 namespace {

@@ -40,6 +40,37 @@ bool memory_found_no_room(Gate& gate, uint64_t bytes);
 // Whether there is a scheduler. One that has just gone is waited for: it alone can make room.
 bool is_managed(const Gate& gate);
 
+// For an allocation: whether it is to be tried once more when the driver had no memory for it.
+// Without a scheduler nobody makes room, and a program would die of that; but one that was there is
+// most probably about to come back, and then it is asked.
+class Again {
+ public:
+  explicit Again(Gate* gate);
+  // Waits a moment before it says yes.
+  bool after(CUresult result);
+  // The scheduler, or a limit, has said no: so it stays.
+  CUresult refused() {
+    gate_ = nullptr;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+
+ private:
+  Gate* gate_;
+  uint64_t connection_;
+  uint64_t since_ = 0;
+};
+
+// `allocate(again)` asks for the memory, calls the driver, and gives back what it did not get.
+template <typename Allocate>
+CUresult allocate_with_scheduler(Gate* gate, const Allocate& allocate) {
+  Again again(gate);
+  CUresult result;
+  do {
+    result = allocate(again);
+  } while (again.after(result));
+  return result;
+}
+
 // The driver has no memory where by the scheduler's books there is some: it is told so. False
 // without a scheduler.
 bool memory_is_short(Gate& gate);

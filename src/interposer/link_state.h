@@ -22,7 +22,7 @@ enum class Phase : uint32_t {
 
 // A thread's question for memory.
 struct Request {
-  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused, kLost };
+  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused };
   Word answer{kNobody};
   uint64_t number = 0;
   uint64_t bytes = 0;
@@ -59,7 +59,7 @@ struct Link {
   Mutex mutex;
   std::atomic<Phase> phase{Phase::Unmanaged};
   int socket = -1;
-  uint64_t connection = 0;  // counts them
+  std::atomic<uint64_t> connection{0};  // counts them
   wire::WhenLost when_lost = wire::WhenLost::Run;
   wire::Watch watch = wire::Watch::Metered;
   uint64_t grant = 0;  // the last one that was taken or given back, of this connection

@@ -384,12 +384,12 @@ void lose(Link& link) {
   close(link.socket);
   link.socket = -1;
   link.page = nullptr;
-  link.phase = Phase::Unmanaged;
   link.lost_at = now_ns();
+  link.phase = Phase::Unmanaged;
   link.busy = false;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kWaits) continue;
-    request.answer = Request::kLost;
+    request.answer = Request::kGiven;
     futex_wake(request.answer, kEveryone);
   }
   link.lost = false;

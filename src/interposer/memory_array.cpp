@@ -22,16 +22,19 @@ template <FunctionId kFunction, FunctionId kDestroy, typename Object, typename S
 CUresult create(Space space, uint64_t bytes, Object* handle, const Shape* shape, More... more) {
   const bool absurd = bytes >= kMostBytes;
   const bool counted = handle != nullptr && bytes != 0 && !absurd;
-  Charge charge(counted ? gate_of_current_device() : nullptr, bytes);
-  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = real<kFunction>(handle, shape, more...);
-  if (result != CUDA_SUCCESS) return result;
-  if (absurd) {
-    real<kDestroy>(*handle);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  charge.keep({space, reinterpret_cast<uint64_t>(*handle)}, Lifetime::kContext);
-  return CUDA_SUCCESS;
+  Gate* gate = counted ? gate_of_current_device() : nullptr;
+  return allocate_with_scheduler(gate, [&](Again& again) {
+    Charge charge(gate, bytes);
+    if (charge.refused()) return again.refused();
+    const CUresult result = real<kFunction>(handle, shape, more...);
+    if (result != CUDA_SUCCESS) return result;
+    if (absurd) {
+      real<kDestroy>(*handle);
+      return again.refused();
+    }
+    charge.keep({space, reinterpret_cast<uint64_t>(*handle)}, Lifetime::kContext);
+    return CUDA_SUCCESS;
+  });
 }
 
 template <FunctionId kFunction, typename Object>

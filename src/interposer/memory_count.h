@@ -116,7 +116,6 @@ class Charge {
 
   bool refused() const { return refused_; }
   uint64_t bytes() const { return bytes_; }
-  Gate* gate() const { return gate_; }
 
   // It has become `bytes`. False when that is more than was asked for, and refused.
   bool correct(uint64_t bytes);

@@ -16,11 +16,14 @@ constexpr uint64_t kPitch = 512;
 template <FunctionId kFunction, typename Address, typename Size, typename... More>
 CUresult allocate(Address* address, Size bytes, More... more) {
   if (address == nullptr || bytes == 0) return real<kFunction>(address, bytes, more...);
-  Charge charge(gate_of_current_device(), bytes);
-  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = real<kFunction>(address, bytes, more...);
-  if (result == CUDA_SUCCESS) charge.keep({Space::kAddress, *address}, Lifetime::kContext);
-  return result;
+  Gate* gate = gate_of_current_device();
+  return allocate_with_scheduler(gate, [&](Again& again) {
+    Charge charge(gate, bytes);
+    if (charge.refused()) return again.refused();
+    const CUresult result = real<kFunction>(address, bytes, more...);
+    if (result == CUDA_SUCCESS) charge.keep({Space::kAddress, *address}, Lifetime::kContext);
+    return result;
+  });
 }
 
 // The bytes are known when the driver has chosen the pitch: asked for as it will probably be, and
@@ -34,17 +37,20 @@ CUresult allocate_pitched(Address* address, Size* pitch, Size width, Size height
   if (address == nullptr || pitch == nullptr || expected == 0) {
     return real<kFunction>(address, pitch, width, height, element_size);
   }
-  Charge charge(absurd ? nullptr : gate_of_current_device(), expected);
-  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = real<kFunction>(address, pitch, width, height, element_size);
-  if (result != CUDA_SUCCESS) return result;
-  if (absurd || !charge.correct(product(*pitch, height))) {
-    real<kFree>(*address);
-    *address = 0;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  charge.keep({Space::kAddress, *address}, Lifetime::kContext);
-  return CUDA_SUCCESS;
+  Gate* gate = absurd ? nullptr : gate_of_current_device();
+  return allocate_with_scheduler(gate, [&](Again& again) {
+    Charge charge(gate, expected);
+    if (charge.refused()) return again.refused();
+    const CUresult result = real<kFunction>(address, pitch, width, height, element_size);
+    if (result != CUDA_SUCCESS) return result;
+    if (absurd || !charge.correct(product(*pitch, height))) {
+      real<kFree>(*address);
+      *address = 0;
+      return again.refused();
+    }
+    charge.keep({Space::kAddress, *address}, Lifetime::kContext);
+    return CUDA_SUCCESS;
+  });
 }
 
 // What the current context's device does with memory that the program asks for, if `sound`, which

@@ -2,6 +2,7 @@
 
 #include "interposer/link.h"
 #include "interposer/managed.h"
+#include "interposer/memory_count.h"
 
 // Memory that can leave the GPU, whichever way: by our own hand (swap.h) or by the driver's
 // (managed.h). A process has both when the scheduler chose anew between two connections.
@@ -16,6 +17,24 @@ struct Home {
 };
 // In the current context.
 Home home_of_memory();
+
+// Asks for the bytes; `make(room)` makes them.
+template <typename Make>
+CUresult allocate_movable(Gate& gate, uint64_t bytes, const Make& make) {
+  if (bytes >= kMostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  return allocate_with_scheduler(&gate, [&](Again& again) {
+    const Given given = memory_request(gate, bytes, true);
+    if (given == Given::Refused) return again.refused();
+    bool room = given == Given::Room;
+    CUresult result = make(room);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
+      room = false;
+      result = make(room);
+    }
+    if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
+    return result;
+  });
+}
 
 // Asks for the bytes and allocates them, in a home that moves. Plain memory, as the program sees
 // it.

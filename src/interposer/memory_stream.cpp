@@ -27,11 +27,13 @@ Gate* gate_of_stream(CUstream stream) {
 
 template <typename Call>
 CUresult allocate(Gate* gate, CUdeviceptr* address, size_t bytes, Call call) {
-  Charge charge(gate, bytes);
-  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = call();
-  if (result == CUDA_SUCCESS) charge.keep({Space::kAddress, *address}, Lifetime::kPool);
-  return result;
+  return allocate_with_scheduler(gate, [&](Again& again) {
+    Charge charge(gate, bytes);
+    if (charge.refused()) return again.refused();
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) charge.keep({Space::kAddress, *address}, Lifetime::kPool);
+    return result;
+  });
 }
 
 // Whether an allocation in the stream is a node of a graph.

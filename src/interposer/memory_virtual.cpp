@@ -165,16 +165,8 @@ void note_current_context(Gate& gate) {
 CUresult create_swappable(Gate& gate, CUmemGenericAllocationHandle* handle, uint64_t bytes,
                           const CUmemAllocationProp& kind) {
   note_current_context(gate);
-  const Given given = memory_request(gate, bytes, true);
-  if (given == Given::Refused) return CUDA_ERROR_OUT_OF_MEMORY;
-  bool room = given == Given::Room;
-  CUresult result = swap_create(gate, bytes, kind, room, handle);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
-    room = false;
-    result = swap_create(gate, bytes, kind, room, handle);
-  }
-  if (result != CUDA_SUCCESS) memory_freed(gate, {bytes, room ? bytes : 0, 0});
-  return result;
+  return allocate_movable(gate, bytes,
+                          [&](bool room) { return swap_create(gate, bytes, kind, room, handle); });
 }
 
 }  // namespace
@@ -189,19 +181,20 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   }
   const bool counted = handle != nullptr && prop != nullptr && size != 0 &&
                        prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  Charge charge(counted ? gate_of_device(prop->location.id) : nullptr, size);
-  if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (charge.gate() == nullptr) return real<FunctionId::cuMemCreate>(handle, size, prop, flags);
-  if (!hold_for_create()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = real<FunctionId::cuMemCreate>(handle, size, prop, flags);
-  if (result != CUDA_SUCCESS) {
-    unhold_for_create();
-    return result;
-  }
-  Gate* gate = charge.gate();
-  charge.keep_unrecorded();
-  note_created(*handle, gate, size);
-  return CUDA_SUCCESS;
+  Gate* gate = counted ? gate_of_device(prop->location.id) : nullptr;
+  if (gate == nullptr) return real<FunctionId::cuMemCreate>(handle, size, prop, flags);
+  return allocate_with_scheduler(gate, [&](Again& again) {
+    Charge charge(gate, size);
+    if (charge.refused() || !hold_for_create()) return again.refused();
+    const CUresult result = real<FunctionId::cuMemCreate>(handle, size, prop, flags);
+    if (result != CUDA_SUCCESS) {
+      unhold_for_create();
+      return result;
+    }
+    charge.keep_unrecorded();
+    note_created(*handle, gate, size);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {

@@ -83,6 +83,7 @@ TEST(Scheduler, TwoProgramsTakeTurns) {
     do {
       pollfd heard[] = {{one.fd(), POLLIN, 0}, {two.fd(), POLLIN, 0}};
       ASSERT_GT(poll(heard, 2, 10'000), 0) << "nobody has the GPU, and both want it";
+      ASSERT_EQ((heard[0].revents | heard[1].revents) & POLLHUP, 0) << scheduler.log();
       holder = heard[0].revents != 0 ? &one : &two;
       grant = holder->hear<wire::Grant>(std::chrono::milliseconds{0});
     } while (!grant);

@@ -81,6 +81,23 @@ TEST_F(Abandoned, AnAllocationWithoutRoomWaitsForTheNextScheduler) {
   EXPECT_EQ(answers_of(one).back(), "CUDA_ERROR_OUT_OF_MEMORY") << "but not for ever";
 }
 
+// Nor of one that cannot move.
+TEST_F(Abandoned, AnAllocationThatCannotMoveWaitsAsWell) {
+  auto scheduler = std::make_unique<FakeScheduler>(run_directory());
+  scheduler->backend(wire::Backend::Native);
+  Process one = program();
+  Process two = start({probe_program()});
+  EXPECT_EQ(ask(two, "start"), "CUDA_SUCCESS");
+  scheduler.reset();
+  const std::size_t before = answers_of(two).size();
+  two.say("alloc 100Mi");
+  sleep(500ms);
+  EXPECT_EQ(answers_of(two).size(), before);
+  one.say("end");
+  ASSERT_TRUE(eventually([&] { return answers_of(two).size() > before; }, 4s));
+  EXPECT_EQ(answers_of(two).back(), "CUDA_SUCCESS");
+}
+
 // Neither has all of its memory, and there is no room for what is missing of either.
 TEST_F(Abandoned, OfTwoThatWereCaughtInASwitchOneRuns) {
   auto scheduler = std::make_unique<FakeScheduler>(run_directory());

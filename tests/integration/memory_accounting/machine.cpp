@@ -140,6 +140,11 @@ bool memory_found_no_room(Gate&, uint64_t) {
   return false;
 }
 
+Again::Again(Gate* gate) : gate_(gate), connection_(0) {}
+bool Again::after(CUresult) {
+  return false;
+}
+
 bool DriverRoom::more(Destination) {
   return false;
 }
