@@ -101,7 +101,12 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
                    "more than the process's own limit"};
   }
   if (client.booked != client.to_book() && bytes > 0) {
-    return Refusal{Bytes{0}, "it has more than its limit already"};
+    const TenantRecord& tenant = tenants_.at(client.tenant);
+    const auto& limit = tenant.limits.memory;
+    return Refusal{Bytes{0},
+                   limit && allocated_by(tenant, client.gpu) > *limit
+                       ? "it has more than its limit already"
+                       : "what it has from before does not all fit beside what others have"};
   }
   if (auto refusal = over_tenant_limit(client, to_bytes(bytes))) return refusal;
   return movable ? no_host_memory(client, to_bytes(bytes), true) : std::nullopt;

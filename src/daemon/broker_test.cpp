@@ -99,6 +99,7 @@ TEST(BrokerHello, AReturningClientOverItsLimitIsTakenAndGetsNoMore) {
   EXPECT_EQ(t.broker.core().view(client)->allocated, gib(2)) << "as much as the limit allows";
   EXPECT_EQ(t.page(client).tenant_allocated, message.allocated) << "what it really has";
   EXPECT_FALSE(t.ask(client, Bytes{1}));
+  EXPECT_NE(t.lines.find("it has more than its limit already"), std::string::npos);
   t.free(client, gib(1));
   EXPECT_FALSE(t.ask(client, Bytes{1}));
   t.free(client, gib(1));
@@ -108,6 +109,19 @@ TEST(BrokerHello, AReturningClientOverItsLimitIsTakenAndGetsNoMore) {
   EXPECT_EQ(t.broker.core().view(client)->allocated, Bytes{0});
   t.free(client, Bytes{1});
   EXPECT_TRUE(t.gone(client));
+}
+
+TEST(BrokerHello, WhatDoesNotFitBesideOthersIsNoMatterOfALimit) {
+  TestBroker t;
+  const ClientId first = t.join(t.tenant("a"));
+  ASSERT_TRUE(t.ask(first, gib(10)));
+  auto message = TestBroker::hello();
+  message.allocated = message.resident = static_cast<std::uint64_t>(gib(8).count);
+  const ClientId late = t.join(t.tenant("b"), message);
+  EXPECT_FALSE(t.ask(late, Bytes{1}));
+  EXPECT_NE(t.lines.find("does not all fit beside what others have"), std::string::npos);
+  t.free(first, gib(10));
+  EXPECT_TRUE(t.ask(late, Bytes{1}));
 }
 
 TEST(BrokerHello, ARaisedLimitCountsWhatDidNotFitBefore) {
