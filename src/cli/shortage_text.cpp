@@ -22,6 +22,17 @@ Bytes rounded_up(Bytes bytes) {
   return Bytes{(bytes.count + step - 1) / step * step};
 }
 
+// Behind "over its limit": the limit to set, if any can be so high as to help.
+std::string advice(const std::string& tenant, Bytes needed, Bytes gpu) {
+  const Bytes most = gpu.count == 0 ? core::kMostMemory : gpu;
+  if (needed > most) {
+    return gpu.count == 0 ? fmt::format(", and no limit is above {}", to_text(most))
+                          : fmt::format(", and the GPU has {}", to_text(most));
+  }
+  return fmt::format(". Raise it: nvshare limit {} --mem {}, or start it with that --mem", tenant,
+                     config::exact_text(std::min(rounded_up(needed), most)));
+}
+
 }  // namespace
 
 std::string shortage_text(const std::string& tenant, const wire::Shortage& shortage) {
@@ -36,12 +47,9 @@ std::string shortage_text(const std::string& tenant, const wire::Shortage& short
                        reason);
   }
   // How much it is over is said, too: the others are rounded, and may look as if they fitted.
-  return fmt::format(
-      "{}: with the {} it has that is {} over its limit of {}. Raise it: nvshare limit {} --mem "
-      "{}, "
-      "or start it with that --mem",
-      what, to_text(used), to_text(used + asked - limit), to_text(limit), tenant,
-      config::exact_text(rounded_up(used + asked)));
+  return fmt::format("{}: with the {} it has that is {} over its limit of {}{}", what,
+                     to_text(used), to_text(used + asked - limit), to_text(limit),
+                     advice(tenant, used + asked, to_bytes(shortage.gpu)));
 }
 
 }  // namespace nvshare::cli

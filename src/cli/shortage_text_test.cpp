@@ -3,15 +3,17 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
+#include "core/config.h"
 
 namespace nvshare::cli {
 namespace {
 
-wire::Shortage shortage(Bytes asked, Bytes used, Bytes limit) {
+wire::Shortage shortage(Bytes asked, Bytes used, Bytes limit, Bytes gpu = gib(16)) {
   auto message = wire::make<wire::Shortage>();
   message.asked = static_cast<std::uint64_t>(asked.count);
   message.used = static_cast<std::uint64_t>(used.count);
   message.limit = static_cast<std::uint64_t>(limit.count);
+  message.gpu = static_cast<std::uint64_t>(gpu.count);
   wire::put_text(message.reason, sizeof message.reason, "there is no room");
   return message;
 }
@@ -30,16 +32,38 @@ TEST(ShortageText, IsRightAlsoWhereRoundedNumbersWouldFit) {
   EXPECT_NE(text.find("--mem 5Gi,"), text.npos) << text;
 }
 
+// The limit that is proposed; empty: none is.
+std::string proposed(Bytes asked, Bytes used, Bytes limit, Bytes gpu = gib(16)) {
+  const std::string text = shortage_text("a", shortage(asked, used, limit, gpu));
+  const std::size_t at = text.find("--mem ");
+  if (at == text.npos) return "";
+  return text.substr(at + 6, text.find(',', at) - at - 6);
+}
+
 TEST(ShortageText, WhatIsProposedIsEnoughAndEasyToType) {
-  const auto proposed = [](Bytes asked, Bytes used, Bytes limit) {
-    const std::string text = shortage_text("a", shortage(asked, used, limit));
-    const std::size_t at = text.find("--mem ") + 6;
-    return text.substr(at, text.find(',', at) - at);
-  };
   EXPECT_EQ(proposed(mib(58), mib(200), mib(256)), "384Mi");
   EXPECT_EQ(proposed(gib(1), gib(4), gib(4)), "5Gi");
   EXPECT_EQ(proposed(Bytes{1}, gib(4), gib(4)), "5Gi");
   EXPECT_EQ(proposed(mib(1), gib(5), gib(4)), "6Gi") << "the limit was lowered";
+}
+
+TEST(ShortageText, ProposesNoMoreThanTheGpuHas) {
+  EXPECT_EQ(proposed(gib(8), gib(8), gib(8)), "16Gi");
+  EXPECT_EQ(proposed(mib(7600), gib(8), gib(8), mib(16276)), "16276Mi") << "not 16Gi";
+  EXPECT_EQ(proposed(mib(8084), gib(8), gib(8), mib(16276)), "16276Mi") << "all of it";
+  EXPECT_EQ(proposed(mib(8084) + Bytes{1}, gib(8), gib(8), mib(16276)), "");
+  EXPECT_EQ(shortage_text("train", shortage(gib(20), gib(4), gib(8))),
+            "train asked for 20GiB more GPU memory: with the 4GiB it has that is 16GiB over its "
+            "limit of 8GiB, and the GPU has 16GiB");
+}
+
+// To one that may have more than the GPU has.
+TEST(ShortageText, ProposesNoMoreThanALimitCanBe) {
+  EXPECT_EQ(proposed(gib(20), gib(8), gib(8), Bytes{}), "28Gi");
+  EXPECT_EQ(proposed(core::kMostMemory - gib(8), gib(8), gib(8), Bytes{}), "262144Gi");
+  EXPECT_EQ(proposed(core::kMostMemory, Bytes{1}, gib(8), Bytes{}), "");
+  const std::string text = shortage_text("a", shortage(core::kMostMemory, gib(4), gib(8), Bytes{}));
+  EXPECT_NE(text.find("over its limit of 8GiB, and no limit is above 256TiB"), text.npos) << text;
 }
 
 TEST(ShortageText, AnotherReasonIsGivenAsItIs) {
@@ -52,8 +76,10 @@ TEST(ShortageText, AnotherReasonIsGivenAsItIs) {
 
 TEST(ShortageText, BelievesNoNumber) {
   auto message = shortage({}, {}, gib(4));
-  message.asked = message.used = UINT64_MAX;
-  EXPECT_NE(shortage_text("a", message).find("512TiB over its limit of 4GiB"), std::string::npos)
+  message.asked = message.used = message.gpu = UINT64_MAX;
+  EXPECT_NE(
+      shortage_text("a", message).find("512TiB over its limit of 4GiB, and the GPU has 256TiB"),
+      std::string::npos)
       << shortage_text("a", message);
 }
 

@@ -8,7 +8,7 @@ namespace nvshare::cli {
 namespace {
 
 constexpr std::string_view kHome = "\033[H";
-constexpr std::string_view kClearLine = "\033[K";  // what is left of it
+constexpr std::string_view kClearLine = "\033[K";  // from the cursor on
 constexpr std::string_view kClearRest = "\033[J";  // of the screen
 
 // How long the sequence is that the text begins with, as those for colours do; 0: none.
@@ -44,8 +44,10 @@ std::string terminal_frame(std::string_view text, TerminalSize size) {
   const std::size_t shown = lines <= room ? lines : std::max<std::size_t>(room, 1) - 1;
   std::string frame(kHome);
   const auto add = [&](std::string_view line) {
+    // Not behind the text: after a whole row many terminals still are at its last letter.
+    frame += kClearLine;
     frame += size.columns > 0 ? cut(line, size.columns) : std::string(line);
-    frame += fmt::format("{}\n", kClearLine);
+    frame += '\n';
   };
   for (std::size_t i = 0; i < shown; ++i) {
     const std::size_t end = text.find('\n');

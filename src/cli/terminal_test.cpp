@@ -163,12 +163,13 @@ TEST_F(Terminal, AHangUpReachesTheProgramOfASessionLeader) {
 }
 
 constexpr int kRows = 12;
+constexpr int kColumns = 40;
 
 // What `nvshare top` writes to a terminal of this kind, until that is enough.
 std::string top_on(const char* kind, const std::function<bool(const std::string&)>& enough) {
   winsize size{};
   size.ws_row = kRows;
-  size.ws_col = 40;
+  size.ws_col = kColumns;
   int fd = -1;
   const pid_t top = ::forkpty(&fd, nullptr, nullptr, &size);
   if (top == 0) {
@@ -202,6 +203,21 @@ std::vector<std::string> frames_in(const std::string& output) {
   return frames;
 }
 
+// How many letters (of UTF-8) each of its lines puts on the terminal.
+std::vector<int> widths(const std::string& frame) {
+  std::vector<int> widths{0};
+  for (std::size_t i = 0; i < frame.size(); ++i) {
+    if (frame[i] == '\033') {
+      i = std::min(frame.find_first_of("HJKm", i), frame.size());
+    } else if (frame[i] == '\n') {
+      widths.push_back(0);
+    } else if (frame[i] != '\r' && (static_cast<unsigned char>(frame[i]) & 0xC0) != 0x80) {
+      ++widths.back();
+    }
+  }
+  return widths;
+}
+
 // With more tenants than the terminal has rows, and longer lines than it has columns.
 TEST(TerminalTop, NeverScrolls) {
   std::string tenants = R"({"name":"first"})";
@@ -213,6 +229,8 @@ TEST(TerminalTop, NeverScrolls) {
   for (const std::string& frame : frames_in(output)) {
     EXPECT_EQ(frame.find("\033[H"), 0u) << frame;
     EXPECT_LT(std::count(frame.begin(), frame.end(), '\n'), kRows) << frame;
+    const std::vector<int> wide = widths(frame);
+    EXPECT_EQ(*std::max_element(wide.begin(), wide.end()), kColumns) << frame;
     EXPECT_NE(frame.find("more lines"), frame.npos) << frame;
     EXPECT_EQ(frame.find("PROCESSES"), frame.npos) << "is cut: " << frame;
   }

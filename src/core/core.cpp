@@ -98,11 +98,21 @@ class Core::Impl {
     return wakeups_.empty() ? std::nullopt : std::optional(wakeups_.begin()->first);
   }
 
-  Result<std::string> explain(ClientId id, Time now) const {
+  Result<Reason> reason(ClientId id, Time now) const {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return unknown("client", id.value);
     const Client& client = it->second;
-    return to_text(gpus_.at(client.gpu).explain(client, std::max(now, now_)));
+    const Bytes ignored = client.stalled ? std::max(client.outgoing, client.incoming) : Bytes{};
+    // What it lacks is not why it waits: it waits for itself.
+    if (ignored > Bytes{} && client.phase == Phase::Off && !client.tenant->paused) {
+      return Reason{.why = Why::MoveIgnored, .bytes = ignored};
+    }
+    return gpus_.at(client.gpu).explain(client, std::max(now, now_));
+  }
+  Result<std::string> explain(ClientId id, Time now) const {
+    const auto found = reason(id, now);
+    if (!found) return found.error();
+    return to_text(*found);
   }
 
   std::optional<ClientView> view(ClientId id) const {
@@ -570,6 +580,9 @@ Result<Decisions> Core::step(const Event& event, Time now) {
 }
 std::optional<Time> Core::next_wakeup() const {
   return impl_->next_wakeup();
+}
+Result<Reason> Core::reason(ClientId client, Time now) const {
+  return impl_->reason(client, now);
 }
 Result<std::string> Core::explain(ClientId client, Time now) const {
   return impl_->explain(client, now);

@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "core/decision.h"
 #include "core/event.h"
+#include "core/reason.h"
 #include "core/snapshot.h"
 
 namespace nvshare::core {
@@ -36,7 +37,8 @@ class Core {
   // When a Tick is due, if nothing else happens before. Constant in the number of clients.
   std::optional<Time> next_wakeup() const;
 
-  // Why the client runs or waits, in words that can be shown.
+  // Why the client runs or waits; and in words that can be shown.
+  Result<Reason> reason(ClientId client, Time now) const;
   Result<std::string> explain(ClientId client, Time now) const;
   // One client, or nothing when it is not known; all there is.
   std::optional<ClientView> view(ClientId client) const;

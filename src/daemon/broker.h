@@ -152,7 +152,7 @@ class Broker {
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
   void refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
-  void tell_shortage(TenantRecord& tenant, std::uint64_t asked, Bytes used, const Refusal& refusal);
+  void tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked, const Refusal& refusal);
   void count(ClientRecord& client, Bytes bytes, bool movable, bool fits);
   void book_rest(ClientRecord& client, Time now);
   void book_change(ClientRecord& client, Time now);

@@ -113,14 +113,15 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
 }
 
 // Once for each limit: a framework that is refused memory tries again, and with less.
-void Broker::tell_shortage(TenantRecord& tenant, std::uint64_t asked, Bytes used,
+void Broker::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
                            const Refusal& refusal) {
   if (std::exchange(tenant.shortage_told, true)) return;
   auto message = wire::make<wire::Shortage>();
   message.asked = std::min(asked, kMost);
-  message.used = static_cast<std::uint64_t>(used.count);
+  message.used = static_cast<std::uint64_t>(allocated_by(tenant, gpu).count);
   message.limit =
       tenant.limits.memory ? static_cast<std::uint64_t>(tenant.limits.memory->count) : 0;
+  message.gpu = tenant.oversubscribes ? 0 : static_cast<std::uint64_t>(gpus_.at(gpu).total.count);
   wire::put_text(message.reason, sizeof message.reason, refusal.why.c_str());
   outbox_.tell_run(tenant.id, message.header);
 }
@@ -141,7 +142,7 @@ void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& mess
                                {"allowed", refusal.allowed.count},
                                {"reason", refusal.why}});
   // The program may end as soon as it is told, and its run with it.
-  tell_shortage(tenant, message.bytes, used, refusal);
+  tell_shortage(tenant, client.gpu, message.bytes, refusal);
   auto answer = wire::make<wire::MemoryRefused>();
   answer.request = message.request;
   answer.allowed = static_cast<std::uint64_t>(refusal.allowed.count);

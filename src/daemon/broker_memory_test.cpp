@@ -332,6 +332,7 @@ TEST(Shortage, IsToldToTheRunOnceForEachLimit) {
   EXPECT_EQ(told[0].asked, static_cast<std::uint64_t>(mib(1536).count));
   EXPECT_EQ(told[0].used, static_cast<std::uint64_t>(gib(3).count));
   EXPECT_EQ(told[0].limit, static_cast<std::uint64_t>(gib(4).count));
+  EXPECT_EQ(told[0].gpu, static_cast<std::uint64_t>(gib(16).count));
   EXPECT_STREQ(told[0].reason, "1.5GiB asked for, and 1GiB left under the memory limit");
   ASSERT_TRUE(t.broker.set_limits(tenant, {.core_percent = 50, .memory = gib(4)}, t.now));
   EXPECT_FALSE(t.ask(client, gib(2)));

@@ -52,6 +52,13 @@ TEST_F(Oversubscribing, ItIsGivenWhatItAsksForAndRuns) {
   EXPECT_NE(t.granted(one), 0u);
 }
 
+TEST_F(Oversubscribing, ARefusalDoesNotSayThatTheGpuIsTooSmall) {
+  const TenantId of = tenant("a", gib(20));
+  EXPECT_EQ(t.ask_movable(t.join(of), gib(24)), Told::Refused);
+  ASSERT_EQ(t.outbox.shortages[of].size(), 1u);
+  EXPECT_EQ(t.outbox.shortages[of][0].gpu, 0u);
+}
+
 TEST_F(Oversubscribing, NobodyElseIs) {
   const auto plain =
       t.broker.begin_run({TenantKind::Run, "a", 1000}, {}, t.now, wire::Backend::Managed);

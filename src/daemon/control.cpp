@@ -48,6 +48,20 @@ Result<std::optional<std::int64_t>> number_in(const json& request, const char* k
   return std::optional(value);
 }
 
+// Whether who waits for memory for this reason gets it in its turn, with nobody's help.
+bool comes_back(core::Why why) {
+  switch (why) {
+    case core::Why::WaitsForMemory:
+    case core::Why::WaitsForHostMemory:
+    case core::Why::RoomIsMade:
+    case core::Why::WaitsForHolders:
+    case core::Why::MemoryComing:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 // The requests, one function each. What they answer goes beside "ok".
@@ -229,16 +243,16 @@ struct Control::Json {
 
   // Why it runs or waits. While its own memory leaves, what it lacks says nothing: that is none at
   // first, and grows.
-  std::string state_of(const TenantRecord& tenant, const ClientRecord& client) const {
+  std::string state_of(const ClientRecord& client) const {
+    const auto reason = broker().core().reason(client.id, now);
+    if (!reason) return reason.error().message;
     const auto view = broker().core().view(client.id);
-    if (view && view->state == core::ClientState::Waiting && view->outgoing > Bytes{} &&
-        !tenant.paused) {
+    if (view && view->outgoing > Bytes{} && comes_back(reason->why)) {
       return fmt::format(
           "makes room for others: {} of its memory still to move out; it comes back in its turn",
           nvshare::to_text(view->outgoing));
     }
-    const auto state = broker().core().explain(client.id, now);
-    return state ? *state : state.error().message;
+    return core::to_text(*reason);
   }
 
   static std::string refusals(const ClientRecord& client) {
@@ -250,7 +264,7 @@ struct Control::Json {
 
   // That, what it was refused and, after a limit was lowered, that it has more than it may.
   std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
-    std::string text = state_of(tenant, client) + refusals(client);
+    std::string text = state_of(client) + refusals(client);
     const Bytes used = broker().allocated_by(tenant, client.gpu);
     if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
     const bool movable = client.allocated > client.pinned + client.awaited;

@@ -25,6 +25,10 @@ struct ControlTest : testing::Test {
     EXPECT_FALSE(answer.at("ok").get<bool>()) << answer;
     return answer.value("error", "");
   }
+  // Of the first process.
+  std::string why() {
+    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
+  }
 
   TestBroker t;
   Settings settings;
@@ -147,26 +151,32 @@ TEST_F(ControlTest, WhySaysWhy) {
             "there is no tenant 'trian'; did you mean 'train'?");
 }
 
-// It is complete until the first of its memory has left, and lacks more and more from then on.
-TEST_F(ControlTest, WhySaysThatItsOwnMemoryIsOnTheWayOut) {
-  const auto why = [&] {
-    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
-  };
-  ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
-  t.want(client);
-  const std::uint64_t grant = t.granted(client);
-  const ClientId other = t.join(t.tenant("other"));
-  ASSERT_EQ(t.ask_movable(other, gib(11)), TestBroker::Told::Wait);
-  t.want(other);
-  t.broker.arena_ready(client, 1, gib(11), t.now);
-  t.pass(10min);
-  t.release(client, grant, 1s, true);
-  const auto out = t.outbox.take<wire::SwapOut>(client).at(0);
-  const auto to_go = [](Bytes bytes) {
+// Was told to move out while it has work, for one that does not fit beside it.
+struct ControlOfOneThatLeaves : ControlTest {
+  ControlOfOneThatLeaves() : other(t.join(t.tenant("other"))) {
+    EXPECT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
+    t.want(client);
+    const std::uint64_t grant = t.granted(client);
+    EXPECT_EQ(t.ask_movable(other, gib(11)), TestBroker::Told::Wait);
+    t.want(other);
+    t.broker.arena_ready(client, 1, gib(11), t.now);
+    t.pass(10min);
+    t.release(client, grant, 1s, true);
+    out = t.outbox.take<wire::SwapOut>(client).at(0);
+    ordered = Bytes{static_cast<std::int64_t>(out.bytes)};
+  }
+  static std::string to_go(Bytes bytes) {
     return "makes room for others: " + nvshare::to_text(bytes) +
            " of its memory still to move out; it comes back in its turn";
-  };
-  const Bytes ordered{static_cast<std::int64_t>(out.bytes)};
+  }
+
+  ClientId other;
+  wire::SwapOut out{};
+  Bytes ordered{};
+};
+
+// It is complete until the first of its memory has left, and lacks more and more from then on.
+TEST_F(ControlOfOneThatLeaves, WhySaysThatItsOwnMemoryIsOnTheWayOut) {
   EXPECT_EQ(why(), to_go(ordered));
   t.moved(client, out.order, gib(1), {}, false);
   EXPECT_EQ(why(), to_go(ordered - gib(1)));
@@ -179,10 +189,29 @@ TEST_F(ControlTest, WhySaysThatItsOwnMemoryIsOnTheWayOut) {
       << why();
 }
 
+TEST_F(ControlOfOneThatLeaves, WhySaysThatItDoesNotMoveItsMemoryOut) {
+  t.pass(10min);
+  EXPECT_EQ(why(), "has not moved the " + nvshare::to_text(ordered) + " of memory it was told to");
+  t.moved(client, out.order, gib(1), {}, false);
+  EXPECT_EQ(why(), to_go(ordered - gib(1))) << "it does now";
+}
+
+TEST_F(ControlOfOneThatLeaves, WhySaysThatWhatMovesOutCannotComeBack) {
+  t.moved(client, out.order, gib(1), {}, false);
+  Bytes there{};
+  for (const auto& in : t.outbox.take<wire::SwapIn>(other)) {
+    there += Bytes{static_cast<std::int64_t>(in.bytes)};
+    t.moved(other, in.order, {}, Bytes{static_cast<std::int64_t>(in.bytes)});
+  }
+  EXPECT_EQ(why(), to_go(ordered - gib(1)));
+  auto pinned = wire::make<wire::MemoryPinned>();
+  pinned.bytes = static_cast<std::uint64_t>(there.count);
+  t.say(other, pinned);
+  ASSERT_GT(t.broker.core().view(client)->outgoing, Bytes{});
+  EXPECT_EQ(why().find("needs 11GiB of GPU memory, and at most "), 0u) << why();
+}
+
 TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
-  const auto why = [&] {
-    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
-  };
   ASSERT_TRUE(t.ask(client, gib(3)));
   ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(3).count}});
   EXPECT_EQ(why(), "has no work for the GPU");
@@ -207,9 +236,6 @@ TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
 }
 
 TEST_F(ControlTest, RefusedMemoryIsCountedAndExplained) {
-  const auto why = [&] {
-    return ask({{"op", "why"}, {"name", "train"}})["processes"][0]["text"].get<std::string>();
-  };
   ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(4).count}});
   ASSERT_TRUE(t.ask(client, gib(3)));
   const ClientId gone = t.join(tenant);

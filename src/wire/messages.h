@@ -324,6 +324,7 @@ struct Shortage {
   uint64_t asked;
   uint64_t used;   // by all of the tenant, on that GPU
   uint64_t limit;  // 0: none
+  uint64_t gpu;    // all that it has; 0: the tenant may have more than that
   char reason[256];
 };
 

@@ -60,6 +60,8 @@ TEST_F(Memory, ARefusalIsToldToThePersonOnceWithWhatToDo) {
   EXPECT_NE(why.output.find("was refused memory 2 times"), std::string::npos) << why.output;
   EXPECT_EQ(nvshare({"limit", "one", "--mem", "384Mi"}).ending.code, 0) << "as it says";
   EXPECT_EQ(ask(one, "alloc 58Mi"), "CUDA_SUCCESS");
+  one.say("end");
+  ASSERT_TRUE(one.wait(20s)) << "all that it was told is in its output once it has ended";
   const std::string output = one.output();
   EXPECT_EQ(output.find("nvshare run:"), output.rfind("nvshare run:")) << output;
 }

@@ -52,6 +52,7 @@ void tell_shortage(int connection) {
   shortage.asked = 3ull << 29;
   shortage.used = 3ull << 30;
   shortage.limit = 4ull << 30;
+  shortage.gpu = 16ull << 30;
   wire::send(connection, &shortage.header, false);
 }
 
