@@ -102,17 +102,7 @@ class Core::Impl {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return unknown("client", id.value);
     const Client& client = it->second;
-    const Bytes ignored = client.stalled ? std::max(client.outgoing, client.incoming) : Bytes{};
-    // What it lacks is not why it waits: it waits for itself.
-    if (ignored > Bytes{} && client.phase == Phase::Off && !client.tenant->paused) {
-      return Reason{.why = Why::MoveIgnored, .bytes = ignored};
-    }
     return gpus_.at(client.gpu).explain(client, std::max(now, now_));
-  }
-  Result<std::string> explain(ClientId id, Time now) const {
-    const auto found = reason(id, now);
-    if (!found) return found.error();
-    return to_text(*found);
   }
 
   std::optional<ClientView> view(ClientId id) const {
@@ -585,7 +575,9 @@ Result<Reason> Core::reason(ClientId client, Time now) const {
   return impl_->reason(client, now);
 }
 Result<std::string> Core::explain(ClientId client, Time now) const {
-  return impl_->explain(client, now);
+  const auto found = reason(client, now);
+  if (!found) return found.error();
+  return to_text(*found);
 }
 std::optional<ClientView> Core::view(ClientId client) const {
   return impl_->view(client);

@@ -261,6 +261,10 @@ Reason Gpu::explain(const Client& client, Time now) const {
   if (!scheduling_ && client.phase == Phase::Running) return {.why = Why::SchedulingOff};
   if (client.phase != Phase::Off) return engine_->explain(client, now);
   if (client.tenant->paused) return {.why = Why::Paused};
+  const Bytes to_move = std::max(client.outgoing, client.incoming);
+  if (client.stalled && to_move > Bytes{}) {  // it waits for itself, whatever it lacks
+    return {.why = Why::MoveIgnored, .bytes = to_move};
+  }
   if (!client.waits_for_memory()) return {.why = Why::NoWork};
   return residency_.explain(client, now);
 }

@@ -35,9 +35,7 @@ class Residency {
   Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_; }
   Bytes resident() const { return resident_; }
   Bytes incoming() const { return incoming_; }
-  Bytes link_per_second() const {
-    return link_.value_or(std::max(link_guess_, config_.link_per_second));
-  }
+  Bytes link_per_second() const;
   std::size_t waiting() const { return queue_.size(); }
 
   void set_overhead(Bytes overhead, std::optional<int> processes) {
@@ -122,6 +120,7 @@ class Residency {
   void trust_again(Client& client);
   Bytes estimated_overhead() const;
   void count_as_overhead_no_more(const Client& client, Bytes found);
+  bool link_is_known() const;
   void measure_link(Bytes moved, Bytes spared, Duration took);
   bool needs_host(const Client& client, Bytes bytes, Time now) const;
   std::optional<Time> wait_for_host(Client& head, const Victims& victims, Bytes deficit, Time now);
@@ -156,7 +155,6 @@ class Residency {
   Bytes total_;
   std::optional<Bytes> overhead_;
   int measured_processes_ = 0;  // that were there then
-  std::optional<Bytes> link_;   // measured
   double link_bytes_ = 0;       // lately copied
   double link_seconds_ = 0;     // that this took
   Duration link_skipped_{};     // of the last part that was too small to count

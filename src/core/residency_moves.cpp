@@ -19,6 +19,10 @@ double seconds(Duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
+Bytes speed(double bytes, double in_seconds) {
+  return Bytes{static_cast<std::int64_t>(std::clamp(bytes / in_seconds, 1e6, 1e15))};
+}
+
 }  // namespace
 
 // --- what is ordered ---------------------------------------------------------------------------
@@ -42,31 +46,34 @@ void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time no
 // --- what is reported --------------------------------------------------------------------------
 
 // Bytes and time are added up before they are divided: of copies that are under way at the same
-// time the first to arrive takes all of the time and the next none (of which even the first may be
-// too small to count). What was not copied says
-// nothing of the link, but while nothing is known of it, more than a careful guess does.
+// time the first to arrive takes all of the time and the next none, and even the first may be too
+// small to count. What was not copied says nothing of the link, but while nothing is known of it,
+// more than a careful guess does.
 void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
   const Bytes copied = moved - std::min(spared, moved);
   const bool counts = copied >= kWorthMeasuring && copied >= spared;
   if (took == Duration::zero()) took = link_skipped_;
   link_skipped_ = counts ? Duration::zero() : took;
-  if (moved < kWorthMeasuring) return;
-  const auto speed = [](double bytes, double in_seconds, double most) {
-    return Bytes{static_cast<std::int64_t>(std::clamp(bytes / in_seconds, 1e6, most))};
-  };
-  const bool first = !link_;
+  if (moved < kWorthMeasuring || (!counts && took == Duration::zero())) return;
+  const bool first = !link_is_known();
   if (counts) {
     // What was before counts the less the more time is added, and as much when none is.
     const double kept = seconds(kLinkMemory) / (seconds(kLinkMemory) + seconds(took));
     link_bytes_ = link_bytes_ * kept + static_cast<double>(copied.count);
     link_seconds_ = link_seconds_ * kept + seconds(took);
-    if (link_seconds_ < seconds(kLongEnough)) return;
-    link_ = speed(link_bytes_, link_seconds_, 1e15);
-  } else if (first && took > Duration::zero()) {
-    const auto most = static_cast<double>(kFastestGuess.count);
-    link_guess_ = speed(static_cast<double>(moved.count), seconds(took), most);
+  } else if (first) {
+    link_guess_ = std::min(kFastestGuess, speed(static_cast<double>(moved.count), seconds(took)));
   }
   if (first) replace_guessed_quanta();
+}
+
+bool Residency::link_is_known() const {
+  return link_seconds_ >= seconds(kLongEnough);
+}
+
+Bytes Residency::link_per_second() const {
+  if (link_is_known()) return speed(link_bytes_, link_seconds_);
+  return std::max(link_guess_, config_.link_per_second);
 }
 
 void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decisions& out) {

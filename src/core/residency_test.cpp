@@ -71,39 +71,27 @@ TEST_F(Rotation, AfterTheQuantumOnlyTheDeficitMoves) {
 }
 
 // The reports of copies that are under way at the same time come at the same time: all of the time
-// is in the first. Taken for a link without limits, what has just come in would be sent out again
-// at the first gap in its work.
-TEST_F(Rotation, CopiesAtTheSameTimeAreMeasuredTogether) {
-  t.want(2);
-  t.move_to(2, safe() - gib(12));
-  t.pass(61s);
-  const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
-  const Duration out{deficit.count / 4};  // at 4 bytes a nanosecond
-  t.move_to(1, gib(12) - Bytes{deficit.count / 2}, out);
-  t.move_to(1, gib(12) - deficit, 1us);
-  t.move_to(2, gib(12) - Bytes{deficit.count / 2}, out);
-  t.move_to(2, gib(12), Duration::zero());
-  ASSERT_EQ(t.state(2), ClientState::Running);
-  EXPECT_TRUE(only<SendOut>(t.release(2, 1s, false)).empty());
-  EXPECT_TRUE(only<SendOut>(t.pass(2500ms)).empty()) << "10 GiB take longer";
-  EXPECT_FALSE(only<SendOut>(t.pass(1s)).empty());
-}
-
-// Of what arrives at the same time the first part has the time, also when it is too small to count.
-TEST_F(Rotation, TheTimeOfASmallPartIsNotForgotten) {
-  t.want(2);
-  t.move_to(2, safe() - gib(12));
-  t.pass(61s);
-  const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
-  const Duration out{deficit.count / 4};  // at 4 bytes a nanosecond
-  t.move_to(1, gib(12) - mib(8), out);
-  t.move_to(1, gib(12) - deficit, Duration::zero());
-  t.move_to(2, gib(12) - deficit + mib(8), out);
-  t.move_to(2, gib(12), Duration::zero());
-  ASSERT_EQ(t.state(2), ClientState::Running);
-  EXPECT_TRUE(only<SendOut>(t.release(2, 1s, false)).empty());
-  EXPECT_TRUE(only<SendOut>(t.pass(2500ms)).empty()) << "10 GiB take longer";
-  EXPECT_FALSE(only<SendOut>(t.pass(1s)).empty());
+// is in the first, also when that is too small to count. Taken for a link without limits, what has
+// just come in would be sent out again at the first gap in its work.
+TEST(Residency, CopiesAtTheSameTimeAreMeasuredTogether) {
+  for (const Bytes first : {gib(5), mib(8)}) {
+    SCOPED_TRACE(first.count);
+    TestCore t;
+    t.two_that_do_not_fit();
+    t.want(2);
+    t.move_to(2, t.core.snapshot().gpus[0].safe_limit - gib(12));
+    t.pass(61s);
+    const Bytes deficit = only<SendOut>(t.release(1, 60s)).at(0).bytes;
+    const Duration all{deficit.count / 4};  // at 4 bytes a nanosecond
+    t.move_to(1, gib(12) - first, all);
+    t.move_to(1, gib(12) - deficit, Duration::zero());
+    t.move_to(2, gib(12) - deficit + first, all);
+    t.move_to(2, gib(12), Duration::zero());
+    ASSERT_EQ(t.state(2), ClientState::Running);
+    EXPECT_TRUE(only<SendOut>(t.release(2, 1s, false)).empty());
+    EXPECT_TRUE(only<SendOut>(t.pass(2500ms)).empty()) << "10 GiB take longer";
+    EXPECT_FALSE(only<SendOut>(t.pass(1s)).empty());
+  }
 }
 
 TEST_F(Rotation, NobodyIsStoppedWhileNobodyWaits) {

@@ -24,10 +24,9 @@ bool is_about_turns(const core::Event& event) {
 // alone on the GPU: it has used no more of it than all have, as far as that was measured during its
 // grant.
 Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wall, Time now) {
-  constexpr Duration kSampled = 1s;
   constexpr int kBusy = 95;  // percent; its meter is right, and lags behind the clock a little
-  const bool fresh =
-      gpu.measured_at >= client.grant->since + kSampled && now - gpu.measured_at < 3 * kSampled;
+  const bool fresh = gpu.measured_at >= client.grant->since + kMeasuredEvery &&
+                     now - gpu.measured_at < 3 * kMeasuredEvery;
   if (client.watch != wire::Watch::Free || !fresh) return Duration::max();
   if (!gpu.utilisation || *gpu.utilisation >= kBusy) return Duration::max();
   return wall * *gpu.utilisation / 100;

@@ -129,7 +129,6 @@ void Broker::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
 void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
                            const Refusal& refusal) {
   TenantRecord& tenant = tenants_.at(client.tenant);
-  const Bytes used = allocated_by(tenant, client.gpu);
   ++tenant.refused;
   ++client.refusals.count;
   client.refusals.last = refusal.why;
@@ -137,7 +136,7 @@ void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& mess
                                {"tenant", tenant.is.name},
                                {"pid", client.pid},
                                {"asked", message.bytes},
-                               {"used", used.count},
+                               {"used", allocated_by(tenant, client.gpu).count},
                                {"limit", tenant.limits.memory ? tenant.limits.memory->count : 0},
                                {"allowed", refusal.allowed.count},
                                {"reason", refusal.why}});

@@ -17,7 +17,6 @@ using namespace nvshare::nvml;
 constexpr unsigned kMostGpus = 64;
 constexpr unsigned kMostProcesses = 1024;  // of one GPU
 constexpr std::size_t kMostForeign = 256;  // shown
-constexpr Duration kSampled = 1s;          // so often, and over that time
 
 }  // namespace
 
@@ -92,7 +91,8 @@ GpuSample GpuSampler::sample(nvmlDevice_t device) const {
   std::vector<nvmlProcessUtilizationSample_t> busy_ones(kMostProcesses);
   count = kMostProcesses;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto from = std::chrono::duration_cast<std::chrono::microseconds>(now - kSampled).count();
+  const auto from =
+      std::chrono::duration_cast<std::chrono::microseconds>(now - kMeasuredEvery).count();
   if (nvml_->nvmlDeviceGetProcessUtilization(device, busy_ones.data(), &count,
                                              static_cast<unsigned long long>(from)) ==
       NVML_SUCCESS) {
@@ -121,7 +121,7 @@ void GpuSampler::run() {
     latest_ = std::move(samples);
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(ready_.get(), &one, sizeof one);
-    wake_.wait_for(lock, kSampled, [this] { return stopping_; });
+    wake_.wait_for(lock, kMeasuredEvery, [this] { return stopping_; });
   }
 }
 

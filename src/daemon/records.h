@@ -63,9 +63,8 @@ struct TenantRecord {
   wire::Backend backend = wire::Backend::Default;  // of its programs; Default: as configured
   bool oversubscribes = false;                     // its programs may be larger than their GPU
   Moves moves;
-  std::uint64_t refused = 0;  // requests for memory, of all its programs ever
-  bool shortage_told =
-      false;  // its run knows that memory was refused, since the limit is what it is
+  std::uint64_t refused = 0;   // requests for memory, of all its programs ever
+  bool shortage_told = false;  // its run knows that memory was refused, under the present limit
   bool paused = false;
   bool open = false;  // its run is still connected
   bool kept = false;  // somebody has set its limits: they are not forgotten
@@ -177,6 +176,9 @@ struct Overhead {
   int clients = 0;
 };
 
+// So often a GPU is looked at from outside, and over that time.
+inline constexpr Duration kMeasuredEvery = 1s;
+
 struct GpuRecord {
   GpuId id;
   Uuid uuid{};
@@ -187,7 +189,7 @@ struct GpuRecord {
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.
-  std::optional<int> utilisation;  // percent of the second before `measured_at`
+  std::optional<int> utilisation;  // percent of the time before `measured_at`
   Time measured_at{};
   bool overlap = false;
   std::optional<Bytes> memory_used;

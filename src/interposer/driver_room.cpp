@@ -44,7 +44,7 @@ bool DriverRoom::more(Gate* gate) {
   if (gate_ == nullptr) gate_ = gate;
   if (gate_ == nullptr || tries_ == kMostTries) return false;
   // There was room by the books, and the driver did not find it.
-  const bool told = tries_ == 0 ? is_managed(*gate_) : memory_is_short(*gate_);
+  const bool told = tries_ == 0 ? wait_for_scheduler(*gate_) : memory_is_short(*gate_);
   if (!told) return false;
   const uint64_t wanted = tries_ == 0 ? first_step(*gate_) : kTimes * held_;
   const uint64_t bytes = wanted - held_;

@@ -42,7 +42,7 @@ Gate* gate_of_device(CUdevice) {
 bool stopped_looking() {
   return world->ends;
 }
-bool is_managed(const Gate&) {
+bool wait_for_scheduler(const Gate&) {
   return world->managed;
 }
 bool memory_is_short(Gate&) {

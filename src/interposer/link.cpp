@@ -389,7 +389,7 @@ void memory_freed(Gate& gate, const Gone& gone) {
 
 namespace {
 
-constexpr uint64_t kLookForScheduler = 20'000'000;
+constexpr uint64_t kAskAgain = 20'000'000;
 
 bool scheduler_comes_back(const Link& link) {
   constexpr uint64_t kSoon = 5'000'000'000;
@@ -400,9 +400,9 @@ bool scheduler_comes_back(const Link& link) {
 
 }  // namespace
 
-bool is_managed(const Gate& gate) {
+bool wait_for_scheduler(const Gate& gate) {
   const KeepErrno keep;
-  while (scheduler_comes_back(*gate.link)) sleep_ns(kLookForScheduler);
+  while (scheduler_comes_back(*gate.link)) sleep_ns(kAskAgain);
   return gate.link->phase != Phase::Unmanaged;
 }
 
@@ -419,7 +419,7 @@ bool Again::after(CUresult result) {
   connection_ = gate_->link->connection.load();
   if (connection_ != before) return true;
   if (!scheduler_comes_back(*gate_->link)) return false;
-  sleep_ns(kLookForScheduler);
+  sleep_ns(kAskAgain);
   return true;
 }
 

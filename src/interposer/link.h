@@ -37,8 +37,8 @@ Given memory_request(Gate& gate, uint64_t bytes, bool movable);
 // grant is held when this returns. False without a scheduler, which could make room.
 bool memory_found_no_room(Gate& gate, uint64_t bytes);
 
-// Whether there is a scheduler. One that has just gone is waited for: it alone can make room.
-bool is_managed(const Gate& gate);
+// Whether there is a scheduler; one that has just gone is waited for: it alone can make room.
+bool wait_for_scheduler(const Gate& gate);
 
 // For an allocation: whether it is to be tried once more when the driver had no memory for it.
 // Without a scheduler nobody makes room, and a program would die of that; but one that was there is

@@ -1,7 +1,5 @@
 #include "interposer/memory_movable.h"
 
-#include "interposer/memory_count.h"
-
 namespace nvshare::interposer {
 Home home_of_memory() {
   Gate* gate = gate_of_current_device();
