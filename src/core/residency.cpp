@@ -368,7 +368,9 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     if (bytes <= kNothing) break;
     deficit -= bytes;
     unlist(*client);
-    end_quantum(*client, now);
+    // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
+    // own.
+    if (why != Why::ReserveGrew) end_quantum(*client, now);
     if (client->phase == Phase::Off) {
       send_out(*client, bytes, {.why = why, .bytes = bytes}, now, out);
       list(*client);

@@ -209,6 +209,29 @@ TEST(Residency, LessRoomMovesTheExcessOut) {
   EXPECT_EQ(out[0].bytes, gib(2));
 }
 
+// Only the room is less; it is nobody else's turn. Who has to stop for it has the rest of its
+// quantum.
+TEST(Residency, WhoStopsWhereThereIsLessRoomComesBackBeforeOthers) {
+  TestCore t(fixed_quantum());
+  t.gpu(0);
+  for (const int id : {1, 2}) t.client(id);
+  t.allocate(1, gib(12));
+  t.want(1);
+  t.allocate(2, gib(2));
+  t.allocate(2, gib(12));
+  t.obey(t.want(2));
+  t.pass(10s);
+  t.step(HostMemoryComing{ClientId{2}, {}, gib(10)});  // for no more than is away
+  const Decisions less = t.step(OverheadMeasured{GpuId{0}, gib(3), 2});
+  ASSERT_EQ(only<Drop>(less).size(), 1u);
+  t.obey(less);
+  t.step(HostMemoryComing{ClientId{2}, {}, gib(12)});
+  t.obey(t.release(1, 10s));
+  EXPECT_EQ(t.state(1), ClientState::Running);
+  EXPECT_TRUE(only<Drop>(t.pass(49s)).empty());
+  EXPECT_EQ(only<Drop>(t.pass(2s)).size(), 1u) << "its quantum was no longer for that";
+}
+
 TEST(Residency, PriorityGoesFirstAndAgeMakesUpForIt) {
   for (Duration head_start : {2s, 8s}) {
     TestCore t(fixed_quantum());

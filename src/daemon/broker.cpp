@@ -141,9 +141,11 @@ void Broker::overlap_seen(GpuId id, bool possible, Time now) {
 
 void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
-  const bool newcomers = overhead.clients < static_cast<int>(gpu.clients.size());
-  const bool may_sink = gpu.total - possible < core_.safe_limit(gpu.id).value_or(gpu.total);
-  if (newcomers || may_sink) revoke_all(gpu.id, now);
+  const int newcomers = std::max(0, static_cast<int>(gpu.clients.size()) - overhead.clients);
+  const Bytes safe = gpu.total - possible - core_.config().reserve_per_process * newcomers;
+  const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
+  if (newcomers > 0 || may_sink) revoke_all(gpu.id, now);
+  if (may_sink) prepare_for_less(gpu, safe, now);
   const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);
   if (taken) return;
   log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
@@ -368,6 +370,8 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   const auto gpu = gpu_for(hello, now);
   if (!gpu) return gpu.error();
   revoke_all(*gpu, now);  // there is less room with one more, and its tenant may have others
+  const Bytes safe = core_.safe_limit(*gpu).value_or(Bytes{});
+  prepare_for_less(gpus_.at(*gpu), safe - core_.config().reserve_per_process, now);
   const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);

@@ -185,6 +185,7 @@ class Broker {
   ArenaGpu arena_gpu(GpuId gpu) const;
   Bytes arena_left_for(GpuId gpu) const;
   void fill_arena(Time now);
+  void prepare_for_less(GpuRecord& gpu, Bytes safe, Time now);
   Bytes fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part, Time now);
   Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
   void tell_what_comes(ClientRecord& client, Time now);

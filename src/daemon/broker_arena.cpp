@@ -24,6 +24,7 @@ ArenaGpu Broker::arena_gpu(GpuId id) const {
   ArenaGpu gpu;
   gpu.total = record.total;
   gpu.safe = core_.safe_limit(id).value_or(record.total);
+  if (record.sinks_to) gpu.safe = std::min(gpu.safe, *record.sinks_to);
   for (const ClientId client_id : record.clients) {
     const ClientRecord& client = clients_.at(client_id);
     gpu.demand += client.booked;
@@ -99,6 +100,14 @@ void Broker::fill_arena(Time now) {
   for (const auto& [id, record] : gpus_) {
     for (const ClientId client_id : record.clients) tell_what_comes(clients_.at(client_id), now);
   }
+}
+
+// The GPU is about to hold less. What is too much then needs a place before the core hears of it:
+// it would stop whoever runs and has one, when those who wait have none for what they hold.
+void Broker::prepare_for_less(GpuRecord& gpu, Bytes safe, Time now) {
+  gpu.sinks_to = std::max(Bytes{}, safe);
+  fill_arena(now);
+  gpu.sinks_to.reset();
 }
 
 // What of `left` it is given.

@@ -31,6 +31,34 @@ TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
   EXPECT_EQ(t.outbox.handed_over[one].size(), 1u) << "it is gone";
 }
 
+// Who waits holds some of its memory on the GPU: that leaves, and needs a place to go to.
+TEST_F(HostMemoryOfTwo, IsThereBeforeTheGpuHoldsLess) {
+  const auto ahead = only<wire::SwapIn>(two);
+  t.moved(two, ahead.order, {}, Bytes{static_cast<std::int64_t>(ahead.bytes)});
+  for (const ClientId id : {one, two}) t.broker.arena_ready(id, 42, t.arena.asked[id], t.now);
+  const Bytes before = t.arena.asked[two];
+  t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(16) - safe() + gib(2), 2}, t.now);
+  EXPECT_TRUE(t.outbox.take<wire::Drop>(one).empty()) << "it runs on";
+  EXPECT_EQ(only<wire::SwapOut>(two).bytes, static_cast<std::uint64_t>(gib(2).count));
+  EXPECT_EQ(t.arena.asked[two], before + gib(2));
+}
+
+TEST(SwappingArena, IsThereBeforeAnotherProcessTakesRoomForItself) {
+  core::Config config = quick();
+  config.reserve_per_process = gib(1);
+  TestBroker t(config);
+  const ClientId one = t.join(t.tenant("a"));
+  const ClientId two = t.join(t.tenant("b"));
+  EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
+  EXPECT_EQ(t.ask_movable(two, gib(3)), Told::Available);
+  t.want(one);
+  EXPECT_EQ(t.ask_movable(two, gib(3)), Told::Wait);
+  t.want(two);
+  t.join(t.tenant("c"));
+  EXPECT_TRUE(t.outbox.take<wire::Drop>(one).empty()) << "it runs on";
+  EXPECT_EQ(t.outbox.take<wire::SwapOut>(two).size(), 1u);
+}
+
 // It leaves at link speed then, instead of at the speed at which host memory is made.
 struct WaitingForHostMemory : HostMemoryOfTwo {
   bool dropped() { return !t.outbox.take<wire::Drop>(one).empty(); }
