@@ -88,6 +88,28 @@ TEST(Core, SaysWhyAClientWaits) {
   EXPECT_EQ(t.why(1), "has used up its 25 % of GPU time (745.0ms ahead); again in 3.00s");
 }
 
+// What it earns while it runs is in its turn: spent behind it that would be turns of a half, a
+// quarter, an eighth, each of which begins with an empty queue.
+TEST(Core, WhatIsEarnedInATurnIsSpentInIt) {
+  for (const int limit : {25, 50, 90}) {
+    TestCore t;
+    t.pass(1s);  // nobody has gone a moment ago
+    t.gpu(0);
+    t.client(1, limit);
+    Duration used{};
+    int turns = 0;
+    for (Decisions said = t.want(1); t.now < Time{11s}; said = t.release(1, used)) {
+      while (only<Grant>(said).empty()) said = t.pass(100us);
+      used = only<Grant>(said)[0].budget.value();
+      t.pass(used);
+      ++turns;
+    }
+    // 5 ms are saved up, and last until they are spent, with what is earned meanwhile.
+    const double cycle = 5 / (1 - limit / 100.0) + 5 * 100.0 / limit;
+    EXPECT_NEAR(turns, 10'000 / cycle, 0.05 * 10'000 / cycle) << limit;
+  }
+}
+
 TEST(Core, PauseStopsAndResumeStarts) {
   TestCore t;
   t.gpu(0);

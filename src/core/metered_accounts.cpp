@@ -9,6 +9,7 @@ namespace nvshare::core {
 namespace {
 
 constexpr int kHandOversWorth = 20;
+constexpr int kLeastTurns = 50;    // in `turn`
 constexpr int kLongestResume = 4;  // times `turn`
 
 // Wide in between: a gap may be years.
@@ -31,9 +32,24 @@ Duration MeteredEngine::resume_level() const {
                     kLongestResume * config_.turn);
 }
 
+// How long its allowance lasts while no other limit waits, and it earns more: one turn, until
+// somebody has refilled, instead of ever shorter ones by which what was earned in the last one is
+// spent. A limit that has work in bursts may come back before that, and is not to find a long turn.
+Duration MeteredEngine::lasts(const Share& share) const {
+  const Duration has = share.meter.allowance;
+  if (went_idle_ != share.seq && now_ - went_idle_at_ < config_.burst_window) return has;
+  const Fixed all = kOne * 100;
+  const Fixed spends = all - share.limit() * refill_rate_;
+  Duration most = std::min(from_fixed(to_fixed(has) * all / spends), config_.burst_window);
+  if (!throttled_.empty()) {
+    most = std::min(most, until_refilled(std::get<0>(*throttled_.begin())));
+  }
+  return std::max(has, most);
+}
+
 // What is earned during a turn would be spent by ever shorter ones behind it.
 Duration MeteredEngine::worth_handing_over() const {
-  return std::min(kHandOversWorth * hand_over_, config_.turn / 2);
+  return std::clamp(kHandOversWorth * hand_over_, config_.turn / kLeastTurns, config_.turn / 2);
 }
 
 void MeteredEngine::catch_up(Time now) {
@@ -207,6 +223,10 @@ void MeteredEngine::deactivate(Share& share) {
   settle(share);
   account.idle_since = now_;
   account.active = false;
+  if (share.limited()) {
+    went_idle_ = share.seq;
+    went_idle_at_ = now_;
+  }
   --active_;
   (share.limited() ? limited_sum_ : unlimited_active_) -= share.limited() ? share.limit() : 1;
   if (account.throttled) {

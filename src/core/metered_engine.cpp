@@ -255,8 +255,12 @@ bool MeteredEngine::outranked(const Client& holder) const {
 // not count.
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
-    const Duration most =
-        has_turn(holder) ? 2 * std::max(config_.turn, *holder.budget) : holder.turn;
+    Duration most = has_turn(holder) ? 2 * std::max(config_.turn, *holder.budget) : holder.turn;
+    // What it was to earn meanwhile it was given while nobody else with a limit was there.
+    const Duration had = holder.share->meter.at_grant;
+    if (limits_wait() && holder.share->limited() && holder.budget > had) {
+      most = std::clamp(had, config_.turn, holder.turn);
+    }
     return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
   if (!holder.budget) return std::nullopt;
@@ -288,6 +292,11 @@ Reason MeteredEngine::why_over(const Client& holder) const {
   return {.why = Why::BudgetSpent, .used = now_ - holder.granted_at, .quota = *holder.budget};
 }
 
+bool MeteredEngine::limits_wait() const {
+  return std::any_of(levels_.begin(), levels_.end(),
+                     [](const Level& level) { return !level.queue[kLimited].empty(); });
+}
+
 void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
   Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
   level.waiting_since = now;
@@ -296,7 +305,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   Client& client = *std::get<Client*>(*share.ready.begin());
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
-  if (share.limited()) budget = share.meter.allowance;
+  if (share.limited()) budget = limits_wait() ? share.meter.allowance : lasts(share);
   const Duration turn = turn_of(client);
   if (in_turns && !last) budget = std::min(budget.value_or(turn), turn);
   start(client, budget, {.why = Why::HasBudget}, now, out);

@@ -67,6 +67,7 @@ class MeteredEngine final : public ComputeEngine {
   Duration resume_level() const;
   Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
+  Duration lasts(const Share& share) const;
   Duration until_refilled(Fixed refill) const;
   static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
   static VirtualTime virtual_time(const Share& share, Duration used);
@@ -100,6 +101,7 @@ class MeteredEngine final : public ComputeEngine {
   bool wants_turns() const;
   int level_to_serve(Time now) const;
   Share* next_to_serve(Time now) const;
+  bool limits_wait() const;
   Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
     return client.budget && *client.budget <= client.turn;
@@ -128,6 +130,8 @@ class MeteredEngine final : public ComputeEngine {
   int limited_sum_ = 0;                  // limits of active limited tenants
   int unlimited_active_ = 0;
   int active_ = 0;
+  std::uint64_t went_idle_ = 0;  // the last one with a limit
+  Time went_idle_at_{};
   std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
   bool turns_ = false;
   Time turns_since_{};
