@@ -206,6 +206,7 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
   link.dropped = link.drop == grant;  // before it could be taken
   const uint64_t now = now_ns();
   link.meter.begin(now);
+  link.ahead = Ahead::of(budget, 0);
   const bool free = watch == wire::Watch::Free && budget == 0;
   link.running_free = free;
   if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle

@@ -69,6 +69,7 @@ struct Link {
   Meter meter;
   std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
   uint64_t total_used = 0;
+  std::atomic<uint64_t> ahead{Ahead::kLeast};  // what may be in flight now
   Origin origin;
   std::atomic<bool> running_free{false};
   std::atomic<bool> unnoted{false};  // what was submitted while running free is in nobody's books

@@ -333,6 +333,7 @@ bool look(Link& link) {
   Lock lock(link.mutex);
   if (!in_flight && link.busy) stop_meter(link, seen(done, now), done.elapsed, kTailSpacing);
   publish(link, now);
+  link.ahead = Ahead::of(link.budget, link.meter.used(now));
   if (link.dropped) return true;
   if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
   // Who was just granted needs a moment to wake up.

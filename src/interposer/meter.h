@@ -50,12 +50,28 @@ class Meter {
   bool begun_ = false;  // something was submitted since the grant
 };
 
-// How many launches of a stream may be in flight, so that they stand for about kBound of GPU time,
-// whatever a kernel takes. Learns from how long markers take.
+// How much GPU time work in flight may stand for. Programs do other things between launches, for
+// milliseconds in Python, and the GPU is to have work meanwhile; whoever is next waits for it. So
+// it is much within a turn, and near the end of that no more than is left of it. 0: no budget is
+// known.
+class Ahead {
+ public:
+  static constexpr uint64_t kLeast = 2'000'000;  // nanoseconds
+  static constexpr uint64_t kUnknown = 4'000'000;
+  static constexpr uint64_t kMost = 8'000'000;
+
+  static constexpr uint64_t of(uint64_t budget, uint64_t used) {
+    if (budget == 0) return kUnknown;
+    const uint64_t left = budget > used ? budget - used : 0;
+    return left < kLeast ? kLeast : left > kMost ? kMost : left;
+  }
+};
+
+// How many launches of a stream may be in flight, so that they stand for about as much GPU time as
+// they may, whatever a kernel takes. Learns from how long markers take.
 class Window {
  public:
-  static constexpr uint64_t kBound = 2'000'000;  // nanoseconds
-  static constexpr uint32_t kFewest = 2;         // keep the GPU busy, however long a kernel is
+  static constexpr uint32_t kFewest = 2;  // keep the GPU busy, however long a kernel is
   static constexpr uint32_t kMost = 1024;
   static constexpr uint32_t kMarkers = 16;  // that may be outstanding
 
@@ -65,15 +81,15 @@ class Window {
   uint32_t stride() const { return launches_ <= kMarkers ? 1 : launches_ / (kMarkers / 2); }
   uint32_t markers() const { return launches_ <= kMarkers ? launches_ : kMarkers / 2; }
 
-  // The oldest marker was done `age` after it was placed, with the window full.
-  void learn(uint64_t age) {
-    if (age > 2 * kBound) {
+  // The oldest marker was done `age` after it was placed, with the window full; `bound` may be.
+  void learn(uint64_t age, uint64_t bound) {
+    if (age > 2 * bound) {
       launches_ /= 2;
-    } else if (age > kBound) {
+    } else if (age > bound) {
       launches_ -= launches_ / 8 + 1;
-    } else if (age < kBound / 4) {
+    } else if (age < bound / 4) {
       launches_ *= 2;
-    } else if (age < kBound / 2) {
+    } else if (age < bound / 2) {
       launches_ += launches_ / 8 + 1;
     }
     if (launches_ < kFewest) launches_ = kFewest;

@@ -53,9 +53,10 @@ TEST(Meter, AGrantBeginsWithNothingUsed) {
 }
 
 // Plays a stream whose window is always full, and says how much is in flight in the end.
-uint64_t in_flight(Window& window, uint64_t kernel, int rounds = 100) {
+uint64_t in_flight(Window& window, uint64_t kernel, uint64_t bound = Ahead::kLeast,
+                   int rounds = 100) {
   const auto full = [&] { return window.stride() * window.markers() * kernel; };
-  for (int i = 0; i < rounds; ++i) window.learn(full());
+  for (int i = 0; i < rounds; ++i) window.learn(full(), bound);
   return full();
 }
 
@@ -79,11 +80,13 @@ TEST(Meter, GapsAreBetweenWork) {
 }
 
 TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
-  for (const uint64_t kernel : {1'000u, 8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
-    Window window;
-    const uint64_t time = in_flight(window, kernel);
-    EXPECT_LE(time, Window::kBound) << kernel;
-    EXPECT_GE(time, Window::kBound / 4) << kernel;
+  for (const uint64_t bound : {Ahead::kLeast, Ahead::kMost}) {
+    for (const uint64_t kernel : {8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
+      Window window;
+      const uint64_t time = in_flight(window, kernel, bound);
+      EXPECT_LE(time, bound) << kernel;
+      EXPECT_GE(time, bound / 4) << kernel;
+    }
   }
   // The shortest reach the most launches there may be, the longest the fewest.
   Window shortest;
@@ -92,10 +95,22 @@ TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
   EXPECT_EQ(in_flight(longest, 200'000'000), Window::kFewest * 200'000'000u);
 }
 
+// Much is in flight within a turn, and little at its end: whoever is next waits for it.
+TEST(Window, FollowsWhatIsLeftOfATurn) {
+  constexpr uint64_t kTurn = 20'000'000;
+  constexpr uint64_t kKernel = 50'000;
+  Window window;
+  EXPECT_GE(in_flight(window, kKernel, Ahead::of(kTurn, 0), 50), Ahead::kMost / 2);
+  for (uint64_t used = 0; used < kTurn; used += kKernel * window.stride()) {
+    in_flight(window, kKernel, Ahead::of(kTurn, used), 1);
+  }
+  EXPECT_LE(in_flight(window, kKernel, Ahead::of(kTurn, kTurn), 0), 3 * Ahead::kLeast / 2);
+}
+
 TEST(Window, FollowsWhenKernelsChange) {
   Window window;
   in_flight(window, 200'000'000);
-  EXPECT_GE(in_flight(window, 10'000), Window::kBound / 4);
+  EXPECT_GE(in_flight(window, 10'000), Ahead::kLeast / 4);
   EXPECT_EQ(in_flight(window, 5'000'000), Window::kFewest * 5'000'000u);
 }
 
@@ -105,7 +120,7 @@ TEST(Window, NeverNeedsMoreMarkersThanThereAre) {
   for (const uint64_t age :
        {0ull, 1'000'000ull, 700'000ull, 3'000'000ull, 0ull, 0ull, 1'500'000ull}) {
     for (int i = 0; i < 7; ++i) {
-      window.learn(age);
+      window.learn(age, Ahead::kLeast);
       EXPECT_LE(window.markers(), Window::kMarkers);
       EXPECT_GE(window.markers(), Window::kFewest);
       EXPECT_GE(window.stride(), 1u);
