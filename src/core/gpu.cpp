@@ -259,7 +259,12 @@ Reason Gpu::explain(const Client& client, Time now) const {
     return {.why = Why::Overdue, .used = now - client.dropped_at};
   }
   if (!scheduling_ && client.phase == Phase::Running) return {.why = Why::SchedulingOff};
-  if (client.phase != Phase::Off) return engine_->explain(client, now);
+  if (client.phase != Phase::Off) {
+    Reason reason = engine_->explain(client, now);
+    // Who waits for its memory is unknown to the engine.
+    if (reason.why == Why::RunningAlone && residency_.waiting() > 0) reason.why = Why::Running;
+    return reason;
+  }
   if (client.tenant->paused) return {.why = Why::Paused};
   const Bytes to_move = std::max(client.outgoing, client.incoming);
   if (client.stalled && to_move > Bytes{}) {  // it waits for itself, whatever it lacks

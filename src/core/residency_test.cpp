@@ -232,6 +232,14 @@ TEST(Residency, WhoStopsWhereThereIsLessRoomComesBackBeforeOthers) {
   EXPECT_EQ(only<Drop>(t.pass(2s)).size(), 1u) << "its quantum was no longer for that";
 }
 
+TEST(Residency, WhoRunsWhileOthersWaitForMemoryIsNotToldThatNobodyDoes) {
+  TestCore t;
+  t.two_that_do_not_fit();
+  EXPECT_EQ(t.why(1), "runs, and nobody else wants the GPU");
+  t.want(2);
+  EXPECT_EQ(t.why(1), "runs");
+}
+
 TEST(Residency, PriorityGoesFirstAndAgeMakesUpForIt) {
   for (Duration head_start : {2s, 8s}) {
     TestCore t(fixed_quantum());
