@@ -11,9 +11,14 @@ Home home_of_memory() {
 }
 
 CUresult movable_allocate(const Home& home, uint64_t bytes, CUdeviceptr* address) {
-  return allocate_movable(*home.gate, bytes, [&](bool room) {
-    if (home.backend == wire::Backend::Swap) return swap_allocate(*home.gate, bytes, room, address);
-    return managed_allocate(*home.gate, {bytes, room, true, CU_MEM_ATTACH_GLOBAL}, address);
+  Gate& gate = *home.gate;
+  if (home.backend == wire::Backend::Swap) {
+    return allocate_movable(
+        gate, bytes, [&](bool room) { return swap_allocate(gate, bytes, room, address); },
+        swap_rounding(gate, bytes));
+  }
+  return allocate_movable(gate, bytes, [&](bool room) {
+    return managed_allocate(gate, {bytes, room, true, CU_MEM_ATTACH_GLOBAL}, address);
   });
 }
 

@@ -18,14 +18,19 @@ struct Home {
 // In the current context.
 Home home_of_memory();
 
-// Asks for the bytes; `make(room)` makes them.
+// Asks for the bytes; `make(room)` makes them. `rounding`: what the program will have then beyond
+// what is counted. What did not fit would be promised all the same, and come never.
 template <typename Make>
-CUresult allocate_movable(Gate& gate, uint64_t bytes, const Make& make) {
+CUresult allocate_movable(Gate& gate, uint64_t bytes, const Make& make, uint64_t rounding = 0) {
   if (bytes >= kMostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   return allocate_with_scheduler(&gate, [&](Again& again) {
     const Given given = memory_request(gate, bytes, true);
     if (given == Given::Refused) return again.refused();
     bool room = given == Given::Room;
+    if (!fits_rounded(gate, rounding)) {
+      memory_freed(gate, {bytes, room ? bytes : 0, 0});
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult result = make(room);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
       room = false;

@@ -3,8 +3,7 @@
 namespace nvshare::interposer {
 namespace {
 
-constexpr uint64_t kSmall = uint64_t{1} << 20;  // at most: shares a region with others
-constexpr uint64_t kAlignment = 512;            // the driver's own
+constexpr uint64_t kAlignment = 512;  // the driver's own
 constexpr uint64_t kLeastShared = uint64_t{2} << 20;
 constexpr uint64_t kMostShared = uint64_t{32} << 20;
 constexpr uint64_t kPage = 4096;
@@ -184,7 +183,7 @@ CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* addre
   allocation->bytes = bytes;
   const Order order{*space, *lane, bytes, room};
   result =
-      bytes <= kSmall ? allocate_small(order, *allocation) : allocate_large(order, *allocation);
+      is_small(bytes) ? allocate_small(order, *allocation) : allocate_large(order, *allocation);
   if (result == CUDA_SUCCESS) {
     *address = allocation->address;
   } else {

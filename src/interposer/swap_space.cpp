@@ -84,11 +84,15 @@ void add_chunks(Region& region) {
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
     enter(*chunk, chunk->where);
     list_of(*region.space, chunk->where)->append(*chunk);
+    region.space->physical += chunk->bytes;
   }
 }
 
 void remove_chunks(Region& region) {
-  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) leave_list(*chunk);
+  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
+    leave_list(*chunk);
+    region.space->physical -= chunk->bytes;
+  }
 }
 
 void wake_waiters(Space& space) {
@@ -118,6 +122,15 @@ uint64_t swap_resident(Gate& gate) {
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return space->resident;
+}
+
+uint64_t swap_rounding(Gate& gate, uint64_t bytes) {
+  Space* space = make_space(gate);
+  if (space == nullptr) return 0;
+  const Lock lock(space->mutex);
+  const uint64_t so_far = space->physical - space->resident - space->absent;
+  if (is_small(bytes) || space->granularity == 0) return so_far;
+  return so_far + (space->granularity - bytes % space->granularity) % space->granularity;
 }
 
 bool swap_has_any(Gate& gate) {

@@ -39,6 +39,11 @@ enum class Content : uint8_t {
 // them, and the scheduler does not reckon with them.
 inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
 
+// Shares a region with others.
+constexpr bool is_small(uint64_t bytes) {
+  return bytes <= uint64_t{1} << 20;
+}
+
 struct Chunk {
   Region* region = nullptr;
   Chunk* sibling = nullptr;  // the next one of the region
@@ -128,6 +133,7 @@ struct Space {
   ChunkList away;
   uint64_t resident = 0;
   uint64_t absent = 0;
+  uint64_t physical = 0;  // of all of it, wherever it is
   uint64_t last_id = 0;
   bool left = false;  // the process ends, and nothing counts any more
   Region* shared = nullptr;

@@ -213,6 +213,32 @@ TEST_F(Swap, WithoutHostMemoryTheAllocationIsRefused) {
   EXPECT_NE(scheduler.output().find("host memory"), std::string::npos) << scheduler.output();
 }
 
+// A piece of 2100 KiB takes two pages of 2 MiB each: of the card's 256 MiB they need 280. What is
+// promised and can never come would be waited for in vain.
+TEST_F(Swap, WhatTakesMoreThanTheGpuInWholePagesIsRefused) {
+  const Process scheduler = start_scheduler();
+  const std::vector<std::string> words{"--memory", "147000Ki",  "--piece",
+                                       "2100Ki",   "--seconds", "1"};
+  for (const bool beside_another : {false, true}) {
+    std::optional<Job> another;
+    if (beside_another) {
+      another = trainer("another");
+      ASSERT_TRUE(eventually([&] { return kernels(*another) > 0; }, 30s));
+    }
+    Job odd = job("odd", {}, words);
+    const auto ending = odd.process.wait(30s);
+    ASSERT_TRUE(ending) << "waits for ever:\n" << odd.process.output();
+    EXPECT_NE(ending->code, 0);
+    EXPECT_NE(odd.process.output().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
+        << odd.process.output();
+    EXPECT_NE(odd.process.output().find("not whole pages of 2 MiB"), std::string::npos)
+        << odd.process.output();
+    if (!another) continue;
+    end(*another);
+    expect_good(*another);
+  }
+}
+
 TEST_F(Swap, NativeMemoryStaysAndIsRefusedWhenThereIsNoRoom) {
   const Process scheduler = start_scheduler();
   const Job one = job("one", {"--backend", "native"}, {"--memory", "160Mi", "--seconds", "60"});

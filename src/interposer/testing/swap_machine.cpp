@@ -234,6 +234,8 @@ void SwapMachine::check_sums() {
   EXPECT_EQ(swap_resident(gate) + swap_absent(gate), live());
   EXPECT_EQ(swap_has_any(gate), live() != 0);
   EXPECT_EQ(swap_resident(gate), told_resident);
+  constexpr uint64_t kPage = uint64_t{2} << 20;
+  EXPECT_EQ((live() + swap_rounding(gate, 0)) % kPage, 0u) << "physical memory is whole pages";
 }
 
 bool note_progress(void* argument, SwapMoved& moved) {
