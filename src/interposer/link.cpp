@@ -260,7 +260,14 @@ bool is_same(const CUuuid& one, const CUuuid& other) {
 }
 
 uint64_t own_limit(uint64_t device_memory) {
-  return parse_limit(getenv("NVSHARE_GPU_MEMORY_LIMIT"), device_memory);
+  const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT");
+  const uint64_t limit = parse_limit(text, device_memory);
+  if (limit == 0 && text != nullptr && *text != 0 && strcmp(text, "0") != 0) {
+    warn_once(
+        "NVSHARE_GPU_MEMORY_LIMIT is not understood, and this program has no limit of its own "
+        "(examples: 4Gi, 512Mi, 2G, 25%)");
+  }
+  return limit;
 }
 
 Gate* gate_of_current_device() {

@@ -161,6 +161,14 @@ TEST_F(Memory, AnEnvironmentVariableLowersTheLimitButDoesNotRaiseIt) {
   EXPECT_EQ(ask(high, "alloc 66Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
 }
 
+TEST_F(Memory, AnEnvironmentVariableThatIsNotUnderstoodIsSaid) {
+  set("NVSHARE_GPU_MEMORY_LIMIT", "32 megabytes");
+  Process wrong = started("wrong", {"--mem", "64Mi"});
+  EXPECT_EQ(ask(wrong, "alloc 34Mi"), "CUDA_SUCCESS");
+  EXPECT_NE(wrong.output().find("NVSHARE_GPU_MEMORY_LIMIT is not understood"), std::string::npos)
+      << wrong.output();
+}
+
 TEST_F(Memory, AKilledProcessHoldsNothing) {
   Process one = started("one", {"--mem", "256Mi"});
   ASSERT_EQ(ask(one, "alloc 200Mi"), "CUDA_SUCCESS");
