@@ -9,6 +9,7 @@ namespace {
 constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
 constexpr std::int64_t kTogetherBelow = 850'000;
 constexpr int kLongestTurn = 10;    // at most so many times as long as configured
+constexpr int kLongestOfAll = 15;   // where nobody works in bursts, and would wait for it
 constexpr int kHandOverMemory = 8;  // turns
 constexpr int kLongestBurst = 20;   // times `turn`, that is waited for to end
 constexpr int kBurstMemory = 8;     // bursts
@@ -213,8 +214,9 @@ bool MeteredEngine::wants_turns() const {
 // will be idle behind it: others run in its gaps. Bursts cut into turns would all end at the same
 // time, and then nobody would run.
 Duration MeteredEngine::turn_of(const Client& client) const {
+  const int longest = nobody_in_bursts() ? kLongestOfAll : kLongestTurn;
   const Duration turn =
-      std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, kLongestTurn * config_.turn);
+      std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, longest * config_.turn);
   const Duration burst = std::max(client.burst, client.burst_so_far);
   if (burst > kLongestBurst * config_.turn) return turn;
   return std::max(turn, client.burst + client.burst / 4);
@@ -228,6 +230,7 @@ void MeteredEngine::note_burst(Client& client, Time now) {
   if (took == Duration::zero() || idle < took / kGapsOfBursts) return;
   if (client.cut && idle < config_.turn) return;
   client.burst_so_far = Duration::zero();
+  bursts_at_ = now;
   client.burst = took > client.burst ? took : client.burst - (client.burst - took) / kBurstMemory;
 }
 

@@ -49,6 +49,7 @@ class MeteredEngine final : public ComputeEngine {
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
   // A turn is this many times as long as handing over.
   static constexpr int kTurnsPerHandOver = 100;
+  static constexpr Duration kBurstsLast = 1s;  // after the last one
 
   enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
 
@@ -64,6 +65,7 @@ class MeteredEngine final : public ComputeEngine {
   void catch_up(Time now);
   void apply_load();
   Duration cap_of(const Share& share) const;
+  bool nobody_in_bursts() const { return now_ - bursts_at_ >= kBurstsLast; }
   Duration resume_level() const;
   Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
@@ -138,6 +140,7 @@ class MeteredEngine final : public ComputeEngine {
   bool overlap_ = false;
   Duration hand_over_{};      // what a turn takes beyond what is used of it, lately
   Time long_bursts_until_{};  // as far as is known
+  Time bursts_at_{};          // when the last one was over
   bool billing_ = true;
   Time sample_due_{};
 

@@ -92,8 +92,11 @@ std::string to_text(const Reason& r) {
       return fmt::format("{} asked for, and {} left under the memory limit", to_text(r.bytes),
                          to_text(r.free));
     case Why::LargerThanGpu:
-      return fmt::format("{} in all, and the GPU can give at most {}", to_text(r.bytes),
-                         to_text(r.free));
+      return fmt::format(
+          "{} in all, and the GPU can give at most {} beside what contexts and libraries take "
+          "(settings "
+          "reserve_*); nvshare run --oversubscribe-self lets a program have more",
+          to_text(r.bytes), to_text(r.free));
     case Why::NoRoom:
       return fmt::format("{} more, and only {} of the GPU is free now", to_text(r.bytes),
                          to_text(r.free));

@@ -59,10 +59,11 @@ std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client
   if (need <= most) return std::nullopt;
   return Refusal{
       Bytes{},
-      fmt::format("{} would be allocated on a GPU that can hold {}: {} of host memory would be "
-                  "needed to swap, and there can be {}",
-                  nvshare::to_text(grown.demand), nvshare::to_text(grown.safe),
-                  nvshare::to_text(need), nvshare::to_text(std::max(Bytes{}, most)))};
+      fmt::format(
+          "{} would be allocated on a GPU that can hold {}: {} of host memory would be "
+          "needed to swap, and there can be {} (setting arena_limit, and what the machine has)",
+          nvshare::to_text(grown.demand), nvshare::to_text(grown.safe), nvshare::to_text(need),
+          nvshare::to_text(std::max(Bytes{}, most)))};
 }
 
 Bytes Broker::arena_used() const {

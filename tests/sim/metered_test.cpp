@@ -238,7 +238,7 @@ TEST(Metered, PairsLoseLittleToHandOvers) {
     Duration takes;
     double points;
     double used;  // of what limits allow, at least
-  } kHandOvers[] = {{60us, 1, 98.5}, {700us, 2, 98}};
+  } kHandOvers[] = {{60us, 1, 98.5}, {700us, 1.5, 98.5}};
   const struct {
     int a, b;
     double want_a, want_b;
