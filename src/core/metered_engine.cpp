@@ -259,10 +259,11 @@ bool MeteredEngine::outranked(const Client& holder) const {
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
     Duration most = has_turn(holder) ? 2 * std::max(config_.turn, *holder.budget) : holder.turn;
-    // What it was to earn meanwhile it was given while nobody else with a limit was there.
-    const Duration had = holder.share->meter.at_grant;
-    if (limits_wait() && holder.share->limited() && holder.budget > had) {
-      most = std::clamp(had, config_.turn, holder.turn);
+    // What it was to earn meanwhile it was given while no other limit waited.
+    const Share& share = *holder.share;
+    const Duration had = share.meter.at_grant;
+    if (share.limited() && holder.budget > had && other_limits_wait(share)) {
+      most = std::min(std::max(had, config_.turn), holder.turn);
     }
     return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
@@ -295,9 +296,11 @@ Reason MeteredEngine::why_over(const Client& holder) const {
   return {.why = Why::BudgetSpent, .used = now_ - holder.granted_at, .quota = *holder.budget};
 }
 
-bool MeteredEngine::limits_wait() const {
-  return std::any_of(levels_.begin(), levels_.end(),
-                     [](const Level& level) { return !level.queue[kLimited].empty(); });
+// Processes of a tenant do not keep it from its own.
+bool MeteredEngine::other_limits_wait(const Share& share) const {
+  std::size_t waiting = 0;
+  for (const Level& level : levels_) waiting += level.queue[kLimited].size();
+  return waiting > (share.meter.runnable && share.limited() ? 1u : 0u);
 }
 
 void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
@@ -308,7 +311,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   Client& client = *std::get<Client*>(*share.ready.begin());
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
-  if (share.limited()) budget = limits_wait() ? share.meter.allowance : lasts(share);
+  if (share.limited()) budget = other_limits_wait(share) ? share.meter.allowance : lasts(share);
   const Duration turn = turn_of(client);
   if (in_turns && !last) budget = std::min(budget.value_or(turn), turn);
   start(client, budget, {.why = Why::HasBudget}, now, out);

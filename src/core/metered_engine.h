@@ -103,7 +103,7 @@ class MeteredEngine final : public ComputeEngine {
   bool wants_turns() const;
   int level_to_serve(Time now) const;
   Share* next_to_serve(Time now) const;
-  bool limits_wait() const;
+  bool other_limits_wait(const Share& share) const;
   Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
     return client.budget && *client.budget <= client.turn;

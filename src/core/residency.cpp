@@ -8,6 +8,7 @@ namespace {
 constexpr int kGapSearch = 8;    // how far behind the first one looks for who fits a gap
 constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
 constexpr Bytes kNothing{0};
+constexpr int kWorthComingBack = 4;  // times as long as its memory takes to leave
 
 }  // namespace
 
@@ -369,8 +370,9 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     deficit -= bytes;
     unlist(*client);
     // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
-    // own.
-    if (why != Why::ReserveGrew) end_quantum(*client, now);
+    // own, if that is worth the way out and back.
+    const bool over = client->protected_until - now < kWorthComingBack * move_time(bytes);
+    if (why != Why::ReserveGrew || over) end_quantum(*client, now);
     if (client->phase == Phase::Off) {
       send_out(*client, bytes, {.why = why, .bytes = bytes}, now, out);
       list(*client);

@@ -232,6 +232,27 @@ TEST(Residency, WhoStopsWhereThereIsLessRoomComesBackBeforeOthers) {
   EXPECT_EQ(only<Drop>(t.pass(2s)).size(), 1u) << "its quantum was no longer for that";
 }
 
+// The rest of a quantum that is over by the time its memory would be back is worth nothing.
+TEST(Residency, WhoStopsNearTheEndOfItsQuantumDoesNotComeBackForTheRest) {
+  TestCore t(fixed_quantum());
+  t.gpu(0);
+  for (const int id : {1, 2}) t.client(id);
+  t.allocate(1, gib(12));
+  t.want(1);
+  t.allocate(2, gib(2));
+  t.allocate(2, gib(12));
+  const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
+  t.move_to(2, gib(2) + ahead, Duration{ahead.count});  // about a byte in a nanosecond
+  t.pass(59s);
+  t.step(HostMemoryComing{ClientId{2}, {}, gib(10)});
+  const Decisions less = t.step(OverheadMeasured{GpuId{0}, gib(3), 2});
+  ASSERT_EQ(only<Drop>(less).size(), 1u);
+  t.obey(less);
+  t.step(HostMemoryComing{ClientId{2}, {}, gib(12)});
+  t.obey(t.release(1, 59s));
+  EXPECT_EQ(t.state(2), ClientState::Running);
+}
+
 TEST(Residency, WhoRunsWhileOthersWaitForMemoryIsNotToldThatNobodyDoes) {
   TestCore t;
   t.two_that_do_not_fit();

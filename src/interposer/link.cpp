@@ -445,17 +445,8 @@ bool tell_no_room(Link& link, uint64_t absent) {
 
 }  // namespace
 
-bool fits_rounded(const Gate& gate, uint64_t more) {
-  const Link& link = *gate.link;
-  const wire::Page* page = link.page.load();
-  const uint64_t room = page != nullptr ? page->scheduler.room.load() : 0;
-  const uint64_t allocated = link.allocated.load();
-  if (room == 0 || more == 0 || allocated > room || more <= room - allocated) return true;
-  warn_once(
-      "a program has allocations that are not whole pages of 2 MiB, and with all of these more "
-      "than "
-      "the GPU can hold: it is refused more memory");
-  return false;
+uint64_t memory_of_device(const Gate& gate) {
+  return gate.link->device_memory;
 }
 
 bool memory_is_short(Gate& gate) {

@@ -33,9 +33,8 @@ enum class Given {
 };
 Given memory_request(Gate& gate, uint64_t bytes, bool movable);
 
-// Whether all that is counted fits on the GPU with so much more, beside what others can never move,
-// and as far as that is known. (Where it would not fit without, the scheduler has refused it.)
-bool fits_rounded(const Gate& gate, uint64_t more);
+// All that the gate's device has.
+uint64_t memory_of_device(const Gate& gate);
 
 // The driver has no memory for bytes that were given with room: they are absent from now on, and no
 // grant is held when this returns. False without a scheduler, which could make room.

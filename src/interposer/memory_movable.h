@@ -18,19 +18,14 @@ struct Home {
 // In the current context.
 Home home_of_memory();
 
-// Asks for the bytes; `make(room)` makes them. `rounding`: what the program will have then beyond
-// what is counted. What did not fit would be promised all the same, and come never.
+// Asks for the bytes; `make(room)` makes them.
 template <typename Make>
-CUresult allocate_movable(Gate& gate, uint64_t bytes, const Make& make, uint64_t rounding = 0) {
+CUresult allocate_movable(Gate& gate, uint64_t bytes, const Make& make) {
   if (bytes >= kMostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   return allocate_with_scheduler(&gate, [&](Again& again) {
     const Given given = memory_request(gate, bytes, true);
     if (given == Given::Refused) return again.refused();
     bool room = given == Given::Room;
-    if (!fits_rounded(gate, rounding)) {
-      memory_freed(gate, {bytes, room ? bytes : 0, 0});
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     CUresult result = make(room);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && room && memory_found_no_room(gate, bytes)) {
       room = false;
@@ -40,6 +35,11 @@ CUresult allocate_movable(Gate& gate, uint64_t bytes, const Make& make, uint64_t
     return result;
   });
 }
+
+// Whether the program could ever have so much more on the device, as far as that depends on itself.
+// What is counted is what was asked for, and may fit where whole pages do not: it would be
+// promised, and never come.
+bool can_be_swappable(Gate& gate, uint64_t bytes);
 
 // Asks for the bytes and allocates them, in a home that moves. Plain memory, as the program sees
 // it.

@@ -165,6 +165,7 @@ void note_current_context(Gate& gate) {
 CUresult create_swappable(Gate& gate, CUmemGenericAllocationHandle* handle, uint64_t bytes,
                           const CUmemAllocationProp& kind) {
   note_current_context(gate);
+  if (!can_be_swappable(gate, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   return allocate_movable(gate, bytes,
                           [&](bool room) { return swap_create(gate, bytes, kind, room, handle); });
 }

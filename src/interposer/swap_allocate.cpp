@@ -65,6 +65,7 @@ CUresult allocate_large(const Order& order, Allocation& allocation) {
   allocation.region = region;
   const Lock lock(order.space.mutex);
   add_chunks(*region);
+  order.space.rounding += region->bytes - order.bytes;
   order.space.allocations.insert(&allocation);
   return CUDA_SUCCESS;
 }

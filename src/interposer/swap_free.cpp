@@ -33,6 +33,7 @@ void forget(Space& space, Allocation& allocation, SwapFreed& freed) {
   space.allocations.remove(&allocation);
   if (!space.left) freed.bytes += allocation.bytes;
   Region& region = *allocation.region;
+  if (allocation.block == nullptr) space.rounding -= region.bytes - allocation.bytes;
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
     const uint64_t bytes = allocation.block != nullptr ? allocation.bytes : chunk->asked;
     if (is_resident(*chunk) && !space.left) freed.resident += bytes;

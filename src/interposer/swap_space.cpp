@@ -84,15 +84,11 @@ void add_chunks(Region& region) {
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
     enter(*chunk, chunk->where);
     list_of(*region.space, chunk->where)->append(*chunk);
-    region.space->physical += chunk->bytes;
   }
 }
 
 void remove_chunks(Region& region) {
-  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
-    leave_list(*chunk);
-    region.space->physical -= chunk->bytes;
-  }
+  for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) leave_list(*chunk);
 }
 
 void wake_waiters(Space& space) {
@@ -124,13 +120,15 @@ uint64_t swap_resident(Gate& gate) {
   return space->resident;
 }
 
-uint64_t swap_rounding(Gate& gate, uint64_t bytes) {
+uint64_t swap_in_pages(Gate& gate, uint64_t bytes) {
   Space* space = make_space(gate);
-  if (space == nullptr) return 0;
+  if (space == nullptr) return bytes;
   const Lock lock(space->mutex);
-  const uint64_t so_far = space->physical - space->resident - space->absent;
-  if (is_small(bytes) || space->granularity == 0) return so_far;
-  return so_far + (space->granularity - bytes % space->granularity) % space->granularity;
+  uint64_t all = space->resident + space->absent + space->rounding + bytes;
+  if (!is_small(bytes) && space->granularity != 0) {
+    all += (space->granularity - bytes % space->granularity) % space->granularity;
+  }
+  return all;
 }
 
 bool swap_has_any(Gate& gate) {

@@ -133,7 +133,7 @@ struct Space {
   ChunkList away;
   uint64_t resident = 0;
   uint64_t absent = 0;
-  uint64_t physical = 0;  // of all of it, wherever it is
+  uint64_t rounding = 0;  // what allocations take in whole pages beyond what is counted
   uint64_t last_id = 0;
   bool left = false;  // the process ends, and nothing counts any more
   Region* shared = nullptr;

@@ -231,7 +231,7 @@ TEST_F(Swap, WhatTakesMoreThanTheGpuInWholePagesIsRefused) {
     EXPECT_NE(ending->code, 0);
     EXPECT_NE(odd.process.output().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos)
         << odd.process.output();
-    EXPECT_NE(odd.process.output().find("not whole pages of 2 MiB"), std::string::npos)
+    EXPECT_NE(odd.process.output().find("in whole pages of 2 MiB"), std::string::npos)
         << odd.process.output();
     if (!another) continue;
     end(*another);

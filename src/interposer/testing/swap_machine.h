@@ -85,6 +85,7 @@ class SwapMachine : public ::testing::Test {
 
   uint64_t used() const;  // of the card, but for what our kernels take
   uint64_t live() const;  // of what was asked for
+  uint64_t in_pages() const;
 
   struct Known {
     uint64_t bytes = 0;
