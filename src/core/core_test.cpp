@@ -110,6 +110,26 @@ TEST(Core, WhatIsEarnedInATurnIsSpentInIt) {
   }
 }
 
+// Nor do its own processes that wait cut it short.
+TEST(Core, ATurnIsNotCutShortByProcessesOfTheSameTenant) {
+  TestCore t;
+  t.pass(1s);
+  t.gpu(0);
+  t.tenant(1, 50);
+  for (const int id : {1, 2}) t.step(ClientAdded{t.cid(id), TenantId{1}, GpuId{0}});
+  t.want(1);
+  t.want(2);
+  t.pass(5ms);
+  Decisions said = t.release(1, 5ms);  // it had been granted alone
+  for (int turns = 0; turns < 100; ++turns) {
+    while (only<Grant>(said).empty()) said = t.pass(100us);
+    const Grant grant = only<Grant>(said)[0];
+    const Duration used = grant.budget.value();
+    ASSERT_TRUE(only<Drop>(t.pass(used)).empty()) << turns;
+    said = t.step(Released{grant.client, used, true});
+  }
+}
+
 TEST(Core, PauseStopsAndResumeStarts) {
   TestCore t;
   t.gpu(0);

@@ -11,7 +11,6 @@ namespace {
 constexpr int kHandOversWorth = 20;
 constexpr int kLeastTurns = 50;    // in `turn`
 constexpr int kLongestResume = 4;  // times `turn`
-constexpr int kLongestOfAll = 6;   // where nobody works in bursts
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -29,8 +28,7 @@ Duration MeteredEngine::cap_of(const Share& share) const {
 // A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
 // stops.
 Duration MeteredEngine::resume_level() const {
-  const int longest = nobody_in_bursts() ? kLongestOfAll : kLongestResume;
-  return std::clamp(kTurnsPerHandOver * 2 * hand_over_, config_.turn, longest * config_.turn);
+  return std::clamp(kTurnsPerHandOver * 2 * hand_over_, config_.turn, at_most(kLongestResume));
 }
 
 // How long its allowance lasts while no other limit waits, and it earns more: one turn, until

@@ -9,14 +9,13 @@ namespace {
 constexpr std::int64_t kTurnsAbove = 950'000;  // ppm; together they want more than the GPU has
 constexpr std::int64_t kTogetherBelow = 850'000;
 constexpr int kLongestTurn = 10;    // at most so many times as long as configured
-constexpr int kLongestOfAll = 15;   // where nobody works in bursts, and would wait for it
 constexpr int kHandOverMemory = 8;  // turns
 constexpr int kLongestBurst = 20;   // times `turn`, that is waited for to end
 constexpr int kBurstMemory = 8;     // bursts
 constexpr int kGapsOfBursts = 20;   // a gap is no less than this part of the burst
 // Bursts below this do not disturb each other: the hardware lets each of its own turns take longer.
 constexpr Duration kShortBurst = 2ms;
-constexpr Duration kLongBurstsLast = 1s;  // after the last one
+constexpr Duration kBurstsLast = 1s;  // after the last one
 
 }  // namespace
 
@@ -166,7 +165,7 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
   bill(client,
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
   client.burst_so_far += client.reported;
-  if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kLongBurstsLast;
+  if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
   share.meter.allowance =
       std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
@@ -209,14 +208,19 @@ bool MeteredEngine::wants_turns() const {
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
 
+// So many times `turn`; half as much again where nobody works in bursts, and would wait for it.
+Duration MeteredEngine::at_most(int turns) const {
+  const Duration most = turns * config_.turn;
+  return now_ - bursts_at_ < kBurstsLast ? most : most + most / 2;
+}
+
 // Long enough that handing over takes a hundredth of it: on a machine that is slow to wake programs
 // up short turns would be little but hand-overs. And long enough for the burst of a client that
 // will be idle behind it: others run in its gaps. Bursts cut into turns would all end at the same
 // time, and then nobody would run.
 Duration MeteredEngine::turn_of(const Client& client) const {
-  const int longest = nobody_in_bursts() ? kLongestOfAll : kLongestTurn;
   const Duration turn =
-      std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, longest * config_.turn);
+      std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, at_most(kLongestTurn));
   const Duration burst = std::max(client.burst, client.burst_so_far);
   if (burst > kLongestBurst * config_.turn) return turn;
   return std::max(turn, client.burst + client.burst / 4);

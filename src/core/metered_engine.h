@@ -49,7 +49,6 @@ class MeteredEngine final : public ComputeEngine {
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
   // A turn is this many times as long as handing over.
   static constexpr int kTurnsPerHandOver = 100;
-  static constexpr Duration kBurstsLast = 1s;  // after the last one
 
   enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
 
@@ -65,7 +64,7 @@ class MeteredEngine final : public ComputeEngine {
   void catch_up(Time now);
   void apply_load();
   Duration cap_of(const Share& share) const;
-  bool nobody_in_bursts() const { return now_ - bursts_at_ >= kBurstsLast; }
+  Duration at_most(int turns) const;
   Duration resume_level() const;
   Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;

@@ -209,47 +209,42 @@ TEST(Residency, LessRoomMovesTheExcessOut) {
   EXPECT_EQ(out[0].bytes, gib(2));
 }
 
-// Only the room is less; it is nobody else's turn. Who has to stop for it has the rest of its
-// quantum.
-TEST(Residency, WhoStopsWhereThereIsLessRoomComesBackBeforeOthers) {
-  TestCore t(fixed_quantum());
-  t.gpu(0);
-  for (const int id : {1, 2}) t.client(id);
-  t.allocate(1, gib(12));
-  t.want(1);
-  t.allocate(2, gib(2));
-  t.allocate(2, gib(12));
-  t.obey(t.want(2));
-  t.pass(10s);
-  t.step(HostMemoryComing{ClientId{2}, {}, gib(10)});  // for no more than is away
-  const Decisions less = t.step(OverheadMeasured{GpuId{0}, gib(3), 2});
-  ASSERT_EQ(only<Drop>(less).size(), 1u);
-  t.obey(less);
-  t.step(HostMemoryComing{ClientId{2}, {}, gib(12)});
-  t.obey(t.release(1, 10s));
+// The first of two runs, for 60 s, when there is less room. What the other holds has no place to go
+// to, until the first has stopped.
+struct LessRoom : testing::Test {
+  LessRoom() {
+    t.gpu(0);
+    for (const int id : {1, 2}) t.client(id);
+    t.allocate(1, gib(12));
+    t.want(1);
+    t.allocate(2, gib(2));
+    t.allocate(2, gib(12));
+    const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
+    t.move_to(2, gib(2) + ahead, Duration{ahead.count});  // about a byte in a nanosecond
+  }
+  void less_after(Duration length) {
+    t.pass(length);
+    t.step(HostMemoryComing{ClientId{2}, {}, gib(10)});  // for no more than is away
+    const Decisions less = t.step(OverheadMeasured{GpuId{0}, gib(3), 2});
+    ASSERT_EQ(only<Drop>(less).size(), 1u);
+    t.obey(less);
+    t.step(HostMemoryComing{ClientId{2}, {}, gib(12)});
+    t.obey(t.release(1, length));
+  }
+  TestCore t{fixed_quantum()};
+};
+
+// It is nobody else's turn: who has to stop has the rest of its quantum.
+TEST_F(LessRoom, WhoStopsForItComesBackBeforeOthers) {
+  less_after(10s);
   EXPECT_EQ(t.state(1), ClientState::Running);
   EXPECT_TRUE(only<Drop>(t.pass(49s)).empty());
   EXPECT_EQ(only<Drop>(t.pass(2s)).size(), 1u) << "its quantum was no longer for that";
 }
 
-// The rest of a quantum that is over by the time its memory would be back is worth nothing.
-TEST(Residency, WhoStopsNearTheEndOfItsQuantumDoesNotComeBackForTheRest) {
-  TestCore t(fixed_quantum());
-  t.gpu(0);
-  for (const int id : {1, 2}) t.client(id);
-  t.allocate(1, gib(12));
-  t.want(1);
-  t.allocate(2, gib(2));
-  t.allocate(2, gib(12));
-  const Bytes ahead = only<BringIn>(t.want(2)).at(0).bytes;
-  t.move_to(2, gib(2) + ahead, Duration{ahead.count});  // about a byte in a nanosecond
-  t.pass(59s);
-  t.step(HostMemoryComing{ClientId{2}, {}, gib(10)});
-  const Decisions less = t.step(OverheadMeasured{GpuId{0}, gib(3), 2});
-  ASSERT_EQ(only<Drop>(less).size(), 1u);
-  t.obey(less);
-  t.step(HostMemoryComing{ClientId{2}, {}, gib(12)});
-  t.obey(t.release(1, 59s));
+// A rest that is over by the time its memory would be back is worth nothing.
+TEST_F(LessRoom, WhoStopsNearTheEndOfItsQuantumDoesNotComeBack) {
+  less_after(59s);
   EXPECT_EQ(t.state(2), ClientState::Running);
 }
 

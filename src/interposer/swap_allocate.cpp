@@ -9,10 +9,6 @@ constexpr uint64_t kMostShared = uint64_t{32} << 20;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMost = uint64_t{1} << 48;  // more than any device has
 
-uint64_t round_up(uint64_t value, uint64_t to) {
-  return (value + to - 1) / to * to;
-}
-
 struct Order {
   Space& space;
   Lane& lane;

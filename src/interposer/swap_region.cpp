@@ -3,10 +3,6 @@
 namespace nvshare::interposer {
 namespace {
 
-uint64_t round_up(uint64_t value, uint64_t to) {
-  return (value + to - 1) / to * to;
-}
-
 // Equal chunks, in whole granules, but for the last.
 uint64_t chunk_bytes(uint64_t bytes, uint64_t granularity) {
   const uint64_t count = (bytes + kLargestChunk - 1) / kLargestChunk;

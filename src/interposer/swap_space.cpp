@@ -124,11 +124,8 @@ uint64_t swap_in_pages(Gate& gate, uint64_t bytes) {
   Space* space = make_space(gate);
   if (space == nullptr) return bytes;
   const Lock lock(space->mutex);
-  uint64_t all = space->resident + space->absent + space->rounding + bytes;
-  if (!is_small(bytes) && space->granularity != 0) {
-    all += (space->granularity - bytes % space->granularity) % space->granularity;
-  }
-  return all;
+  if (!is_small(bytes) && space->granularity != 0) bytes = round_up(bytes, space->granularity);
+  return space->resident + space->absent + space->rounding + bytes;
 }
 
 bool swap_has_any(Gate& gate) {

@@ -39,6 +39,10 @@ enum class Content : uint8_t {
 // them, and the scheduler does not reckon with them.
 inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
 
+constexpr uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
+
 // Shares a region with others.
 constexpr bool is_small(uint64_t bytes) {
   return bytes <= uint64_t{1} << 20;
