@@ -28,7 +28,13 @@ Duration MeteredEngine::cap_of(const Share& share) const {
 // A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
 // stops.
 Duration MeteredEngine::resume_level() const {
-  return std::clamp(kTurnsPerHandOver * 2 * hand_over_, config_.turn, at_most(kLongestResume));
+  return worth(2 * kTurnsPerHandOver, kLongestResume, calm());
+}
+
+// What a tenant has that comes new, or after a long time: where limits are all of the GPU little
+// more is earned than spent, so it is of this that turns are made, also when all is calm later.
+Duration MeteredEngine::level_afresh() const {
+  return worth(2 * kTurnsPerHandOver, kLongestResume, true);
 }
 
 // How long its allowance lasts while no other limit waits, and it earns more: one turn, until
@@ -197,8 +203,8 @@ void MeteredEngine::activate(Share& share) {
   if (share.limited()) {
     const Duration saved = account.allowance + percent_of(gap, share.limit());
     account.allowance = short_gap ? std::min(saved, std::max(account.allowance, cap_of(share)))
-                        : account.fresh ? resume_level()
-                                        : std::min(saved, resume_level());
+                        : account.fresh ? level_afresh()
+                                        : std::min(saved, level_afresh());
   }
   charge_lone_runner();
   (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;

@@ -16,6 +16,7 @@ constexpr int kGapsOfBursts = 20;   // a gap is no less than this part of the bu
 // Bursts below this do not disturb each other: the hardware lets each of its own turns take longer.
 constexpr Duration kShortBurst = 2ms;
 constexpr Duration kBurstsLast = 1s;  // after the last one
+constexpr int kCalm = 3;              // times as long where there are none
 
 }  // namespace
 
@@ -208,10 +209,17 @@ bool MeteredEngine::wants_turns() const {
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
 
-// So many times `turn`; half as much again where nobody works in bursts, and would wait for it.
-Duration MeteredEngine::at_most(int turns) const {
-  const Duration most = turns * config_.turn;
-  return now_ - bursts_at_ < kBurstsLast ? most : most + most / 2;
+// Nobody works in bursts, and would wait for long turns.
+bool MeteredEngine::calm() const {
+  return now_ - bursts_at_ >= kBurstsLast;
+}
+
+// As long as so many hand-overs, from `turn` to so many times that. When all is calm more of both:
+// the GPU's own part of a hand-over is not seen, and is the larger one (docs/decisions/0007).
+Duration MeteredEngine::worth(int hand_overs, int most_turns, bool calm) const {
+  const int times = calm ? kCalm : 1;
+  return std::clamp(times * hand_overs * hand_over_, config_.turn,
+                    times * most_turns * config_.turn);
 }
 
 // Long enough that handing over takes a hundredth of it: on a machine that is slow to wake programs
@@ -219,8 +227,7 @@ Duration MeteredEngine::at_most(int turns) const {
 // will be idle behind it: others run in its gaps. Bursts cut into turns would all end at the same
 // time, and then nobody would run.
 Duration MeteredEngine::turn_of(const Client& client) const {
-  const Duration turn =
-      std::clamp(kTurnsPerHandOver * hand_over_, config_.turn, at_most(kLongestTurn));
+  const Duration turn = worth(kTurnsPerHandOver, kLongestTurn, calm());
   const Duration burst = std::max(client.burst, client.burst_so_far);
   if (burst > kLongestBurst * config_.turn) return turn;
   return std::max(turn, client.burst + client.burst / 4);

@@ -47,7 +47,7 @@ class MeteredEngine final : public ComputeEngine {
   static constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
   static constexpr std::int64_t kFull = 1'000'000;  // parts per million
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
-  // A turn is this many times as long as handing over.
+  // A turn is this many times as long as handing over, or longer.
   static constexpr int kTurnsPerHandOver = 100;
 
   enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
@@ -64,8 +64,10 @@ class MeteredEngine final : public ComputeEngine {
   void catch_up(Time now);
   void apply_load();
   Duration cap_of(const Share& share) const;
-  Duration at_most(int turns) const;
+  bool calm() const;
+  Duration worth(int hand_overs, int most_turns, bool calm) const;
   Duration resume_level() const;
+  Duration level_afresh() const;
   Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
   Duration lasts(const Share& share) const;
