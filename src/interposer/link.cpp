@@ -338,6 +338,7 @@ void wait_for_grant(Link& link) {
       auto message = wire::make<wire::RequestGrant>();
       tell(link, message.header);
       link.phase = Phase::Asked;
+      link.grace.asked(now_ns());
     }
     link.waiting.fetch_add(1);
   }

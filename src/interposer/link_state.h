@@ -67,6 +67,7 @@ struct Link {
   bool dropped = false;  // the scheduler wants the grant back
   uint64_t drop = 0;     // the last one that it wanted back, of this connection
   Meter meter;
+  Grace grace;
   std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
   uint64_t total_used = 0;
   std::atomic<uint64_t> ahead{Ahead::kLeast};  // what may be in flight now

@@ -26,7 +26,6 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kLook = 250 * kMicrosecond;  // at the meter, while metered
 constexpr uint64_t kTailSpacing =
     200 * kMicrosecond;                             // between markers that only look for idleness
-constexpr uint64_t kGrace = 200 * kMicrosecond;     // idle this long: the grant is given back
 constexpr uint64_t kFirstGrace = 5 * kMillisecond;  // before the first submission
 constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it runs at all
 constexpr uint64_t kPatience =
@@ -182,6 +181,7 @@ void give_grant_back(Link& link, const Done& done) {
   message.grant = link.grant;
   message.used = link.meter.used(now);
   message.more_work = link.waiting.load() > 0 && link.gate.state.load() != kEnded;
+  if (message.more_work != 0) link.grace.asked(now);
   const uint64_t gaps = link.meter.gaps() / 1000;
   message.gaps = gaps < UINT32_MAX ? static_cast<uint32_t>(gaps) : UINT32_MAX;
   link.total_used += message.used;
@@ -337,8 +337,10 @@ bool look(Link& link) {
   if (link.dropped) return true;
   if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
   // Who was just granted needs a moment to wake up.
-  const uint64_t grace = link.meter.used(now) == 0 ? kFirstGrace : kGrace;
-  return !link.busy && now - link.meter.idle_since() >= grace;
+  const uint64_t grace = link.meter.used(now) == 0 ? kFirstGrace : link.grace.lasts();
+  if (link.busy || now - link.meter.idle_since() < grace) return false;
+  link.grace.over(link.meter.idle_since());
+  return true;
 }
 
 // How long to sleep when no message comes.

@@ -50,6 +50,32 @@ class Meter {
   bool begun_ = false;  // something was submitted since the grant
 };
 
+// How long a grant is kept with nothing to do. Not long, as others could use it. But who comes back
+// sooner than it takes to hand over and back had better have kept it: a program that launches its
+// work in a language like Python is often too slow for the GPU, most of all when its turn begins.
+// Who did so keeps it longer the next time, until that is in vain.
+class Grace {
+ public:
+  static constexpr uint64_t kShort = 200'000;  // nanoseconds
+  static constexpr uint64_t kLong = 1'500'000;
+
+  uint64_t lasts() const { return patient_ ? kLong : kShort; }
+  // It has lasted since then, and the grant is given back.
+  void over(uint64_t idle_since) {
+    patient_ = false;
+    idle_since_ = idle_since;
+  }
+  // There is work again.
+  void asked(uint64_t now) {
+    if (idle_since_ != 0 && now - idle_since_ < kLong) patient_ = true;
+    idle_since_ = 0;
+  }
+
+ private:
+  bool patient_ = false;
+  uint64_t idle_since_ = 0;  // 0: it was for another reason that the grant was given back
+};
+
 // How much GPU time work in flight may stand for. Programs do other things between launches, for
 // milliseconds in Python, and the GPU is to have work meanwhile; whoever is next waits for it. So
 // it is much within a turn, and near the end of that no more than is left of it. 0: no budget is

@@ -52,6 +52,25 @@ TEST(Meter, AGrantBeginsWithNothingUsed) {
   EXPECT_EQ(meter.used(5000), 0u);
 }
 
+TEST(Grace, IsLongForWhoCameBackSoon) {
+  Grace grace;
+  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  grace.asked(1000);  // the first time ever
+  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  grace.over(1000);
+  grace.asked(1000 + Grace::kLong);  // it would not have helped
+  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  grace.over(1000);
+  grace.asked(1000 + Grace::kLong - 1);
+  EXPECT_EQ(grace.lasts(), Grace::kLong);
+  grace.asked(1001 + Grace::kLong);  // behind a turn that was cut off
+  EXPECT_EQ(grace.lasts(), Grace::kLong);
+  grace.over(1000);  // in vain
+  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  grace.asked(100'000'000);
+  EXPECT_EQ(grace.lasts(), Grace::kShort);
+}
+
 // Plays a stream whose window is always full, and says how much is in flight in the end.
 uint64_t in_flight(Window& window, uint64_t kernel, uint64_t bound = Ahead::kLeast,
                    int rounds = 100) {

@@ -106,6 +106,7 @@ void FakeScheduler::answer(Client& client, const Header* header) {
   } else if (const Released* released = as<Released>(header)) {
     if (released->grant != client.grant) complain("released what it did not hold");
     client.grant = 0;
+    ++returned_;
     used_ += released->used;
     client.page->scheduler.grant.store(0);
     client.wants = released->more_work != 0;
@@ -382,6 +383,11 @@ std::uint64_t FakeScheduler::told_of_memory() {
 std::uint64_t FakeScheduler::told_no_room() {
   const std::lock_guard hold(lock_);
   return told_no_room_;
+}
+
+std::uint64_t FakeScheduler::returned() {
+  const std::lock_guard hold(lock_);
+  return returned_;
 }
 
 std::uint64_t FakeScheduler::used() {

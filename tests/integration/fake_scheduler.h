@@ -73,7 +73,8 @@ class FakeScheduler {
   std::uint64_t told_of_memory();
   // How often a driver was said to have no memory where some was promised.
   std::uint64_t told_no_room();
-  // GPU time that has been reported with grants that were given back, in nanoseconds.
+  // How many grants were given back, and the GPU time that was reported with them, in nanoseconds.
+  std::uint64_t returned();
   std::uint64_t used();
   // Messages that a scheduler would have refused; empty when all was well.
   std::string complaints();
@@ -132,6 +133,7 @@ class FakeScheduler {
   std::uint64_t last_order_ = 0;
   std::uint64_t told_of_memory_ = 0;
   std::uint64_t told_no_room_ = 0;
+  std::uint64_t returned_ = 0;
   std::uint64_t used_ = 0;
   std::uint64_t told_missing_ = 0;
   Moved moved_;  // since the last order was given
