@@ -3,7 +3,6 @@
 import re
 import statistics
 
-FEW = 60  # moments at which work was done
 MIB = 1 << 20
 
 
@@ -30,17 +29,14 @@ def ready_of(text):
 
 
 def rate(samples, begin, end):
-    """Units per second between the first and the last time in [begin, end] that work was done. None
-    when there are no two. Of a few it matters where they begin and end (long kernels that get done two
-    at a time, with seconds in between): then it is the slope of the line that is nearest to all of
-    them."""
+    """Units per second: the slope of the line that is nearest to all moments in [begin, end] at which work was
+    done; None when there are no two. What is done between the first and the last of them will not do: a program
+    that waits for its turn at the beginning or at the end would have had that time for nothing, up to a percent of
+    ten seconds, and of a few long kernels it would matter where they begin and end."""
     inside = [one for one in samples if begin <= one[0] <= end]
     if len(inside) < 2 or inside[-1][0] == inside[0][0]:
         return None
-    if len(inside) < FEW:
-        times, units = zip(*inside)
-        return statistics.linear_regression(times, units).slope
-    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+    return statistics.linear_regression(*zip(*inside)).slope
 
 
 def fair(limits):

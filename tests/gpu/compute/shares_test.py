@@ -11,13 +11,19 @@ class SharesTest(unittest.TestCase):
                 "progress at=5000000000 units=4\nprogress at=broken\n")
         self.assertEqual(progress_of(text), [(1.0, 10), (2.0, 30), (5.0, 34)])
 
-    def test_a_rate_is_between_the_moments_at_which_work_was_done(self):
+    def test_a_rate_is_that_of_the_moments_at_which_work_was_done(self):
         samples = [(0.0, 0), (2.0, 1), (4.0, 2), (6.0, 3), (9.5, 9)]
-        self.assertEqual(rate(samples, 1, 7), 0.5)
+        self.assertAlmostEqual(rate(samples, 1, 7), 0.5)
         self.assertIsNone(rate(samples, 1, 3))
         self.assertIsNone(rate([], 1, 3))
-        many = [(0.0, 0), (1.0, 3)] + [(number, 3 + number) for number in range(2, 72)]
-        self.assertEqual(rate(many, 0, 80), 74 / 71)
+        self.assertIsNone(rate([(2, 1), (2, 1)], 1, 3))
+
+    def test_it_does_not_matter_when_turns_begin(self):
+        for on, off in ((0.15, 0.15), (0.06, 0.18), (0.15, 0.05)):
+            for late in (0.0, 0.05, 0.12, 0.2, 0.27):
+                samples = [(late + turn * (on + off) + step / 100, turn * on + step / 100)
+                           for turn in range(80) for step in range(1, round(on * 100) + 1)]
+                self.assertAlmostEqual(rate(samples, 1, 11), on / (on + off), delta=0.001)
 
     def test_where_few_begin_and_end_does_not_matter(self):
         pairs = [(4 * number + more, 2 * number + (more > 0)) for number in range(9) for more in (0, 0.2)]

@@ -200,7 +200,7 @@ class Crew:
             self.limit(name, cores)
         at = time.monotonic() + (PAUSE if self.shared else 0.2)
         for worker in some:
-            worker.go(at, settle + seconds, 0.1, steady)
+            worker.go(at, settle + seconds, 0.01, steady)
         begin, end = at + settle, at + settle + seconds
         time.sleep(max(begin - time.monotonic(), 0))
         used = {name: self.used(name) for name in limits}
