@@ -22,19 +22,21 @@ Duration percent_of(Duration value, int percent) {
 // --- allowance ---------------------------------------------------------------------------------
 
 Duration MeteredEngine::cap_of(const Share& share) const {
-  return std::max(percent_of(config_.burst_window, share.limit()), resume_level());
+  return std::max(percent_of(config_.burst_window, share.limit()), resume_level(share));
 }
 
 // A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
-// stops.
-Duration MeteredEngine::resume_level() const {
+// stops. Where there is nobody else there are none, whatever they took before.
+Duration MeteredEngine::resume_level(const Share& share) const {
+  const int others = active_ - (share.meter.active ? 1 : 0);
+  if (others == 0 && share.wanting <= 1) return config_.turn;
   return worth(2 * kTurnsPerHandOver, kLongestResume, calm());
 }
 
-// What a tenant has that comes new, or after a long time: where limits are all of the GPU little
+// What a tenant has that comes new, or after a long time. Where limits are all of the GPU little
 // more is earned than spent, so it is of this that turns are made, also when all is calm later.
-Duration MeteredEngine::level_afresh() const {
-  return worth(2 * kTurnsPerHandOver, kLongestResume, true);
+Duration MeteredEngine::level_afresh(const Share& share) const {
+  return std::min(worth(2 * kTurnsPerHandOver, kLongestResume, true), cap_of(share));
 }
 
 // How long its allowance lasts while no other limit waits, and it earns more: one turn, until
@@ -203,8 +205,8 @@ void MeteredEngine::activate(Share& share) {
   if (share.limited()) {
     const Duration saved = account.allowance + percent_of(gap, share.limit());
     account.allowance = short_gap ? std::min(saved, std::max(account.allowance, cap_of(share)))
-                        : account.fresh ? level_afresh()
-                                        : std::min(saved, level_afresh());
+                        : account.fresh ? level_afresh(share)
+                                        : std::min(saved, level_afresh(share));
   }
   charge_lone_runner();
   (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
@@ -275,10 +277,10 @@ void MeteredEngine::note_allowance(Share& share) {
   } else if (account.allowance > worth_handing_over()) {
     return;
   }
-  if (!share.limited() || account.allowance >= resume_level()) return;
+  if (!share.limited() || account.allowance >= resume_level(share)) return;
   account.throttled = true;
   if (!share.first_throttle) share.first_throttle = now_;
-  const Fixed missing = to_fixed(resume_level() - account.allowance);
+  const Fixed missing = to_fixed(resume_level(share) - account.allowance);
   account.resumes_at = account.mark + missing * 100 / share.limit() + kOne;
   throttled_.emplace(account.resumes_at, share.seq, &share);
 }

@@ -66,8 +66,8 @@ class MeteredEngine final : public ComputeEngine {
   Duration cap_of(const Share& share) const;
   bool calm() const;
   Duration worth(int hand_overs, int most_turns, bool calm) const;
-  Duration resume_level() const;
-  Duration level_afresh() const;
+  Duration resume_level(const Share& share) const;
+  Duration level_afresh(const Share& share) const;
   Duration worth_handing_over() const;
   Duration allowance_now(const Share& share) const;
   Duration lasts(const Share& share) const;

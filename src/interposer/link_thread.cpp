@@ -336,10 +336,14 @@ bool look(Link& link) {
   link.ahead = Ahead::of(link.budget, link.meter.used(now));
   if (link.dropped) return true;
   if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
+  if (link.busy) return false;
+  // Somebody may have noted a moment after `now`.
+  const uint64_t since = link.meter.idle_since();
+  const uint64_t used = link.meter.used(now);
   // Who was just granted needs a moment to wake up.
-  const uint64_t grace = link.meter.used(now) == 0 ? kFirstGrace : link.grace.lasts();
-  if (link.busy || now - link.meter.idle_since() < grace) return false;
-  link.grace.over(link.meter.idle_since());
+  if (used == 0) return now >= since + kFirstGrace;
+  if (now < since + link.grace.lasts(used, link.meter.gaps())) return false;
+  link.grace.over(since);
   return true;
 }
 

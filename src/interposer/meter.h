@@ -53,13 +53,17 @@ class Meter {
 // How long a grant is kept with nothing to do. Not long, as others could use it. But who comes back
 // sooner than it takes to hand over and back had better have kept it: a program that launches its
 // work in a language like Python is often too slow for the GPU, most of all when its turn begins.
-// Who did so keeps it longer the next time, until that is in vain.
+// Who did so keeps it longer the next time, until that is in vain; and not in a turn of which it
+// has left much unused.
 class Grace {
  public:
   static constexpr uint64_t kShort = 200'000;  // nanoseconds
   static constexpr uint64_t kLong = 1'500'000;
 
-  uint64_t lasts() const { return patient_ ? kLong : kShort; }
+  // In a turn in which so much was used, with nothing to do for so long in between.
+  uint64_t lasts(uint64_t used, uint64_t gaps) const {
+    return patient_ && gaps <= kLong + used / 8 ? kLong : kShort;
+  }
   // It has lasted since then, and the grant is given back.
   void over(uint64_t idle_since) {
     patient_ = false;

@@ -53,22 +53,32 @@ TEST(Meter, AGrantBeginsWithNothingUsed) {
 }
 
 TEST(Grace, IsLongForWhoCameBackSoon) {
+  constexpr uint64_t kUsed = 100'000'000;
   Grace grace;
-  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kShort);
   grace.asked(1000);  // the first time ever
-  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kShort);
   grace.over(1000);
   grace.asked(1000 + Grace::kLong);  // it would not have helped
-  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kShort);
   grace.over(1000);
   grace.asked(1000 + Grace::kLong - 1);
-  EXPECT_EQ(grace.lasts(), Grace::kLong);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kLong);
   grace.asked(1001 + Grace::kLong);  // behind a turn that was cut off
-  EXPECT_EQ(grace.lasts(), Grace::kLong);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kLong);
   grace.over(1000);  // in vain
-  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kShort);
   grace.asked(100'000'000);
-  EXPECT_EQ(grace.lasts(), Grace::kShort);
+  EXPECT_EQ(grace.lasts(kUsed, 0), Grace::kShort);
+}
+
+TEST(Grace, IsShortInATurnOfWhichMuchIsUnused) {
+  Grace grace;
+  grace.over(1000);
+  grace.asked(2000);
+  EXPECT_EQ(grace.lasts(300'000, 0), Grace::kLong);  // its first pause, at the beginning
+  EXPECT_EQ(grace.lasts(8'000'000, Grace::kLong + 1'000'000), Grace::kLong);
+  EXPECT_EQ(grace.lasts(8'000'000, Grace::kLong + 1'000'001), Grace::kShort);
 }
 
 // Plays a stream whose window is always full, and says how much is in flight in the end.

@@ -267,6 +267,67 @@ TEST(Metered, PairsLoseLittleToHandOvers) {
   }
 }
 
+// The same where they cost as much as those of training programs on a real card, once that is
+// known: in ten seconds that begin one second after a pause.
+TEST(Metered, LongTurnsMakeUpForSlowHandOvers) {
+  const struct {
+    int a, b;
+    double want_a, want_b;
+  } kPairs[] = {{25, 75, 25, 75}, {30, 60, 30, 60}, {50, 50, 50, 50}, {50, 100, 50, 50}};
+  for (const auto& pair : kPairs) {
+    SCOPED_TRACE(testing::Message() << pair.a << "+" << pair.b);
+    const auto gpu_time = [&](Duration lasts) {
+      Scenario scenario = metered(lasts);
+      scenario.hand_over = 1360us;
+      scenario.clients = {phases("A", pair.a), phases("B", pair.b)};
+      for (ClientSpec& client : scenario.clients) {
+        client.work.phases = {{WorkloadKind::Saturating, 4s},
+                              {WorkloadKind::Idle, 700ms},
+                              {WorkloadKind::Saturating, 60s}};
+      }
+      const Report report = play(scenario);
+      return std::pair(report.clients[0].gpu_time, report.clients[1].gpu_time);
+    };
+    const auto before = gpu_time(5700ms);
+    const auto after = gpu_time(15700ms);
+    const double a = static_cast<double>((after.first - before.first).count()) / 1e8;
+    const double b = static_cast<double>((after.second - before.second).count()) / 1e8;
+    EXPECT_NEAR(a, pair.want_a, 1.5);
+    EXPECT_NEAR(b, pair.want_b, 1.5);
+    EXPECT_GE(a + b, 0.988 * (pair.want_a + pair.want_b));
+  }
+}
+
+// Who has had far less than the others does not wait for the rest of their turns.
+TEST(Metered, WhoIsFarBehindIsServedAtOnce) {
+  for (const Duration hand_over : {0us, 300us, 1000us}) {
+    SCOPED_TRACE(hand_over.count());
+    Scenario scenario = metered(20s);
+    scenario.hand_over = hand_over;
+    scenario.clients = {saturating("A", 100, 200us), saturating("B", 100, 200us),
+                        bursty("C", 100, 3ms, 450ms)};
+    EXPECT_LE(play(scenario).clients[2].longest_wait, 1ms);
+  }
+}
+
+// There is nobody to hand over to any more, whatever that took before.
+TEST(Metered, WhoIsAloneHasShortTurnsAgain) {
+  Scenario scenario = metered(6s);
+  scenario.hand_over = 1ms;
+  scenario.clients = {saturating("A", 10, 200us), saturating("B", 50, 200us)};
+  scenario.clients[1].leaves = 4s;
+  const auto report = run(scenario, true);
+  ASSERT_TRUE(report);
+  Duration longest{};
+  Time before = Time{} + 5s;
+  for (const Span& span : report->clients[0].spans) {
+    if (span.from > before) longest = std::max(longest, span.from - before);
+    before = std::max(before, span.to);
+  }
+  EXPECT_LE(longest, 60ms);
+  EXPECT_GT(longest, 40ms);
+}
+
 // No error adds up: after an hour shares are as exact as after five minutes.
 TEST(Metered, NothingDriftsInAnHour) {
 #ifdef NVSHARE_UNDER_SANITIZER  // the arithmetic is the same and takes ten times as long

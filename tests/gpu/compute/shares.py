@@ -1,9 +1,11 @@
 """What progress tells about throughput, and what limits promise."""
 
+import bisect
 import re
 import statistics
 
 MIB = 1 << 20
+EVERY = 0.01  # seconds, in which what is done is looked at
 
 
 def progress_of(text):
@@ -29,14 +31,17 @@ def ready_of(text):
 
 
 def rate(samples, begin, end):
-    """Units per second: the slope of the line that is nearest to all moments in [begin, end] at which work was
-    done; None when there are no two. What is done between the first and the last of them will not do: a program
+    """Units per second: the slope of the line that is nearest to what was done by every moment of [begin, end];
+    None when work was done at no two of them. What is done between the first and the last will not do: a program
     that waits for its turn at the beginning or at the end would have had that time for nothing, up to a percent of
     ten seconds, and of a few long kernels it would matter where they begin and end."""
-    inside = [one for one in samples if begin <= one[0] <= end]
-    if len(inside) < 2 or inside[-1][0] == inside[0][0]:
+    times = [time for time, _ in samples]
+    first, last = bisect.bisect_left(times, begin), bisect.bisect_right(times, end)
+    if last - first < 2 or times[last - 1] == times[first]:
         return None
-    return statistics.linear_regression(*zip(*inside)).slope
+    moments = [begin + step * EVERY for step in range(int((end - begin) / EVERY) + 1)]
+    done = [samples[max(bisect.bisect_right(times, moment), 1) - 1][1] for moment in moments]
+    return statistics.linear_regression(moments, done).slope
 
 
 def fair(limits):

@@ -11,12 +11,18 @@ class SharesTest(unittest.TestCase):
                 "progress at=5000000000 units=4\nprogress at=broken\n")
         self.assertEqual(progress_of(text), [(1.0, 10), (2.0, 30), (5.0, 34)])
 
-    def test_a_rate_is_that_of_the_moments_at_which_work_was_done(self):
-        samples = [(0.0, 0), (2.0, 1), (4.0, 2), (6.0, 3), (9.5, 9)]
-        self.assertAlmostEqual(rate(samples, 1, 7), 0.5)
-        self.assertIsNone(rate(samples, 1, 3))
+    def test_a_rate_is_that_of_the_time_between(self):
+        samples = [(time / 100, time / 200) for time in range(2000)]
+        self.assertAlmostEqual(rate(samples, 1, 11), 0.5, places=3)
+        self.assertIsNone(rate(samples, 30, 40))
         self.assertIsNone(rate([], 1, 3))
         self.assertIsNone(rate([(2, 1), (2, 1)], 1, 3))
+
+    def test_time_in_which_nothing_is_done_counts(self):
+        faster = [(time / 100, min(time, 600) * 0.9 + max(time - 600, 0) * 0.2) for time in range(1200)]
+        self.assertAlmostEqual(rate(faster, 1, 11), 55, delta=0.2)
+        stopped = [(time / 100, time) for time in range(600)] + [(11, 600)]
+        self.assertAlmostEqual(rate(stopped, 1, 11), 50, delta=1)
 
     def test_it_does_not_matter_when_turns_begin(self):
         for on, off in ((0.15, 0.15), (0.06, 0.18), (0.15, 0.05)):

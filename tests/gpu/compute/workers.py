@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from shares import progress_of, rate, ready_of
+from shares import EVERY, progress_of, rate, ready_of
 
 WORKLOAD = pathlib.Path(__file__).resolve().parent / "workload.py"
 LOADING = 60  # seconds after which loading that gets nowhere is given up
@@ -200,7 +200,7 @@ class Crew:
             self.limit(name, cores)
         at = time.monotonic() + (PAUSE if self.shared else 0.2)
         for worker in some:
-            worker.go(at, settle + seconds, 0.01, steady)
+            worker.go(at, settle + seconds, EVERY, steady)
         begin, end = at + settle, at + settle + seconds
         time.sleep(max(begin - time.monotonic(), 0))
         used = {name: self.used(name) for name in limits}
@@ -220,7 +220,7 @@ class Crew:
         worker, = self.get(name)
         self.limit(name, changes[0][1])
         at = time.monotonic() + PAUSE
-        worker.go(at, seconds, 0.01)
+        worker.go(at, seconds, EVERY)
         times = [at]
         for after, cores in changes[1:]:
             time.sleep(max(at + after - time.monotonic(), 0))
