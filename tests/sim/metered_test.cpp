@@ -231,6 +231,13 @@ TEST(Metered, GapsOfAProgramAreNotTakenForHandingOver) {
   EXPECT_LE(play(scenario).clients[2].longest_wait, 40ms);
 }
 
+// Limits, and what each gets.
+const struct {
+  int a, b;
+  double want_a, want_b;
+} kPairs[] = {
+    {25, 75, 25, 75}, {30, 60, 30, 60}, {50, 50, 50, 50}, {50, 100, 50, 50}, {80, 80, 50, 50}};
+
 // Kernels of several lengths beside each other, where handing over takes as long as on a quiet
 // machine and as on a real card (tests/gpu/compute).
 TEST(Metered, PairsLoseLittleToHandOvers) {
@@ -239,11 +246,6 @@ TEST(Metered, PairsLoseLittleToHandOvers) {
     double points;
     double used;  // of what limits allow, at least
   } kHandOvers[] = {{60us, 1, 98.5}, {700us, 1.5, 98.5}};
-  const struct {
-    int a, b;
-    double want_a, want_b;
-  } kPairs[] = {
-      {25, 75, 25, 75}, {30, 60, 30, 60}, {50, 50, 50, 50}, {50, 100, 50, 50}, {80, 80, 50, 50}};
   const Duration kKernels[] = {10us, 200us, 2ms};
   for (const auto& hand_over : kHandOvers) {
     for (const auto& pair : kPairs) {
@@ -270,10 +272,6 @@ TEST(Metered, PairsLoseLittleToHandOvers) {
 // The same where they cost as much as those of training programs on a real card, once that is
 // known: in ten seconds that begin one second after a pause.
 TEST(Metered, LongTurnsMakeUpForSlowHandOvers) {
-  const struct {
-    int a, b;
-    double want_a, want_b;
-  } kPairs[] = {{25, 75, 25, 75}, {30, 60, 30, 60}, {50, 50, 50, 50}, {50, 100, 50, 50}};
   for (const auto& pair : kPairs) {
     SCOPED_TRACE(testing::Message() << pair.a << "+" << pair.b);
     const auto gpu_time = [&](Duration lasts) {

@@ -39,7 +39,8 @@ def rate(samples, begin, end):
     first, last = bisect.bisect_left(times, begin), bisect.bisect_right(times, end)
     if last - first < 2 or times[last - 1] == times[first]:
         return None
-    moments = [begin + step * EVERY for step in range(int((end - begin) / EVERY) + 1)]
+    # Between those at which a program tells of it, should it do so just as often.
+    moments = [begin + (step + 0.5) * EVERY for step in range(max(round((end - begin) / EVERY), 2))]
     done = [samples[max(bisect.bisect_right(times, moment), 1) - 1][1] for moment in moments]
     return statistics.linear_regression(moments, done).slope
 

@@ -13,7 +13,7 @@ class SharesTest(unittest.TestCase):
 
     def test_a_rate_is_that_of_the_time_between(self):
         samples = [(time / 100, time / 200) for time in range(2000)]
-        self.assertAlmostEqual(rate(samples, 1, 11), 0.5, places=3)
+        self.assertAlmostEqual(rate(samples, 1, 11), 0.5)
         self.assertIsNone(rate(samples, 30, 40))
         self.assertIsNone(rate([], 1, 3))
         self.assertIsNone(rate([(2, 1), (2, 1)], 1, 3))

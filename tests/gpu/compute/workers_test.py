@@ -70,7 +70,7 @@ class CrewTest(unittest.TestCase):
 
     def test_a_rate_is_of_what_was_done_after_it_settled(self):
         rates, _, (begin, end) = self.crew.run({"good": 100}, 0.2, 0.05)
-        self.assertAlmostEqual(rates["good"], 100, delta=2)
+        self.assertAlmostEqual(rates["good"], 100, places=3)
         self.assertAlmostEqual(end - begin, 0.2)
 
     def test_who_fails_at_work_is_named_and_started_again(self):
