@@ -322,9 +322,16 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   Client& client = *std::get<Client*>(*share.ready.begin());
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
-  if (share.limited()) budget = other_limits_wait(share) ? share.meter.allowance : lasts(share);
-  const Duration turn = turn_of(client);
-  if (in_turns && !last) budget = std::min(budget.value_or(turn), turn);
+  client.turn = turn_of(client);
+  if (share.limited()) {
+    const bool first_again = !other_limits_wait(share);
+    budget = first_again ? lasts(share) : share.meter.allowance;
+    // What a turn leaves of that would be a sliver of its own, with nobody else in between.
+    if (first_again && *budget < client.turn + client.turn / 2) {
+      client.turn = std::max(client.turn, *budget);
+    }
+  }
+  if (in_turns && !last) budget = std::min(budget.value_or(client.turn), client.turn);
   start(client, budget, {.why = Why::HasBudget}, now, out);
 }
 
@@ -338,7 +345,6 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   client.read_at = now;
   client.had_since = now;
   share.meter.least_had = std::max(share.meter.least_had, client.had);
-  client.turn = turn_of(client);
   client.duty_at = now;  // waiting for others says nothing of what it wants
   enter_running(client, next_seq_++, budget, why, now, out);
   running_.emplace(client.grant_seq, &client);
@@ -350,6 +356,7 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
 void MeteredEngine::grant_now(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
   dequeue(*client.share);
+  client.turn = turn_of(client);
   start(client, std::nullopt, why, now, out);
 }
 

@@ -269,30 +269,47 @@ TEST(Metered, PairsLoseLittleToHandOvers) {
   }
 }
 
+// Of two that have taken turns before: in ten seconds that begin one second after a pause.
+std::pair<double, double> shares_when_warm(int a, int b, Duration hand_over) {
+  const auto gpu_time = [&](Duration lasts) {
+    Scenario scenario = metered(lasts);
+    scenario.hand_over = hand_over;
+    scenario.clients = {phases("A", a), phases("B", b)};
+    for (ClientSpec& client : scenario.clients) {
+      client.work.phases = {{WorkloadKind::Saturating, 4s},
+                            {WorkloadKind::Idle, 700ms},
+                            {WorkloadKind::Saturating, 60s}};
+    }
+    const Report report = play(scenario);
+    return std::pair(report.clients[0].gpu_time, report.clients[1].gpu_time);
+  };
+  const auto before = gpu_time(5700ms);
+  const auto after = gpu_time(15700ms);
+  return {static_cast<double>((after.first - before.first).count()) / 1e8,
+          static_cast<double>((after.second - before.second).count()) / 1e8};
+}
+
 // The same where they cost as much as those of training programs on a real card, once that is
-// known: in ten seconds that begin one second after a pause.
+// known.
 TEST(Metered, LongTurnsMakeUpForSlowHandOvers) {
   for (const auto& pair : kPairs) {
     SCOPED_TRACE(testing::Message() << pair.a << "+" << pair.b);
-    const auto gpu_time = [&](Duration lasts) {
-      Scenario scenario = metered(lasts);
-      scenario.hand_over = 1360us;
-      scenario.clients = {phases("A", pair.a), phases("B", pair.b)};
-      for (ClientSpec& client : scenario.clients) {
-        client.work.phases = {{WorkloadKind::Saturating, 4s},
-                              {WorkloadKind::Idle, 700ms},
-                              {WorkloadKind::Saturating, 60s}};
-      }
-      const Report report = play(scenario);
-      return std::pair(report.clients[0].gpu_time, report.clients[1].gpu_time);
-    };
-    const auto before = gpu_time(5700ms);
-    const auto after = gpu_time(15700ms);
-    const double a = static_cast<double>((after.first - before.first).count()) / 1e8;
-    const double b = static_cast<double>((after.second - before.second).count()) / 1e8;
+    const auto [a, b] = shares_when_warm(pair.a, pair.b, 1360us);
     EXPECT_NEAR(a, pair.want_a, 1.5);
     EXPECT_NEAR(b, pair.want_b, 1.5);
     EXPECT_GE(a + b, 0.988 * (pair.want_a + pair.want_b));
+  }
+}
+
+// 60 ms that last for 120 are one turn, also where turns are of 90 to 150: two hand-overs in 240 ms
+// and not three.
+TEST(Metered, WhatATurnLeavesIsNoTurnOfItsOwn) {
+  for (const Duration hand_over : {300us, 380us, 450us, 600us}) {
+    SCOPED_TRACE(hand_over.count());
+    const auto [a, b] = shares_when_warm(50, 100, hand_over);
+    const double lost_in_two = 100.0 * 2 * static_cast<double>(hand_over.count()) / 240e6;
+    EXPECT_LE(100 - a - b, 1.2 * lost_in_two);
+    EXPECT_NEAR(a, 50, 0.7);
   }
 }
 
