@@ -110,6 +110,22 @@ TEST(Core, WhatIsEarnedInATurnIsSpentInIt) {
   }
 }
 
+// Nor is what a turn leaves, because its work took less than it seemed to, a turn of its own.
+TEST(Core, WhatATurnLeavesIsLeftToGrow) {
+  TestCore t;
+  t.pass(1s);
+  t.gpu(0);
+  t.client(1, 90);
+  Decisions said = t.want(1);
+  for (int turns = 0; turns < 20; ++turns) {
+    while (only<Grant>(said).empty()) said = t.pass(100us);
+    const Duration budget = only<Grant>(said)[0].budget.value();
+    EXPECT_GE(budget, 45ms) << turns;
+    t.pass(budget);
+    said = t.release(1, budget - 500us);
+  }
+}
+
 // Nor do its own processes that wait cut it short.
 TEST(Core, ATurnIsNotCutShortByProcessesOfTheSameTenant) {
   TestCore t;

@@ -8,8 +8,6 @@
 namespace nvshare::core {
 namespace {
 
-constexpr int kHandOversWorth = 20;
-constexpr int kLeastTurns = 50;    // in `turn`
 constexpr int kLongestResume = 4;  // times `turn`
 
 // Wide in between: a gap may be years.
@@ -54,9 +52,10 @@ Duration MeteredEngine::lasts(const Share& share) const {
   return std::max(has, most);
 }
 
-// What is earned during a turn would be spent by ever shorter ones behind it.
-Duration MeteredEngine::worth_handing_over() const {
-  return std::clamp(kHandOversWorth * hand_over_, config_.turn / kLeastTurns, config_.turn / 2);
+// What is earned during a turn would be spent by ever shorter ones behind it, each of which begins
+// with nothing queued.
+Duration MeteredEngine::worth_a_turn() const {
+  return config_.turn / 2;
 }
 
 void MeteredEngine::catch_up(Time now) {
@@ -274,7 +273,7 @@ void MeteredEngine::note_allowance(Share& share) {
   if (account.throttled) {
     throttled_.erase({account.resumes_at, share.seq, &share});
     account.throttled = false;
-  } else if (account.allowance > worth_handing_over()) {
+  } else if (account.allowance > worth_a_turn()) {
     return;
   }
   if (!share.limited() || account.allowance >= resume_level(share)) return;

@@ -68,7 +68,7 @@ class MeteredEngine final : public ComputeEngine {
   Duration worth(int hand_overs, int most_turns, bool calm) const;
   Duration resume_level(const Share& share) const;
   Duration level_afresh(const Share& share) const;
-  Duration worth_handing_over() const;
+  Duration worth_a_turn() const;
   Duration allowance_now(const Share& share) const;
   Duration lasts(const Share& share) const;
   Duration until_refilled(Fixed refill) const;

@@ -110,7 +110,7 @@ void retire(StreamRecord& record, uint64_t now) {
     if (leaves_it_open(result)) return;
     if (result != CUDA_SUCCESS) return take_for_done(record, now);
     record.flight = now - oldest.placed_at;
-    if (record.outstanding >= record.window.markers()) {
+    if (record.is_full()) {
       record.window.learn(record.flight, record.gate->link->ahead.load(std::memory_order_relaxed));
     }
     note_done_at(record, oldest.count, now);

@@ -12,7 +12,9 @@ class Meter {
   void begin(uint64_t now) {
     used_ = 0;
     gaps_ = 0;
+    unseen_ = 0;
     begun_ = false;
+    waited_ = false;
     busy_ = false;
     idle_since_ = now;
   }
@@ -20,6 +22,8 @@ class Meter {
   void submitted(uint64_t now) {
     if (busy_) return;
     if (begun_ && now > idle_since_) gaps_ += now - idle_since_;
+    gaps_ += unseen_;
+    unseen_ = 0;
     begun_ = true;
     busy_ = true;
     busy_since_ = now;
@@ -31,7 +35,11 @@ class Meter {
     busy_ = false;
     idle_since_ = at > busy_since_ ? at : busy_since_;
     const uint64_t seen = idle_since_ - busy_since_;
-    used_ += measured != 0 && measured < seen ? measured : seen;
+    const uint64_t took = measured != 0 && measured < seen ? measured : seen;
+    // At first it is also how long the GPU takes to begin.
+    unseen_ = waited_ ? seen - took : 0;
+    waited_ = true;
+    used_ += took;
   }
   bool busy() const { return busy_; }
   uint64_t idle_since() const { return idle_since_; }
@@ -47,7 +55,9 @@ class Meter {
   uint64_t idle_since_ = 0;
   uint64_t used_ = 0;
   uint64_t gaps_ = 0;
-  bool begun_ = false;  // something was submitted since the grant
+  uint64_t unseen_ = 0;  // how long before `idle_since_` the GPU was done
+  bool begun_ = false;   // something was submitted since the grant
+  bool waited_ = false;  // and was done
 };
 
 // How long a grant is kept with nothing to do. Not long, as others could use it. But who comes back
@@ -105,11 +115,11 @@ class Window {
   static constexpr uint32_t kMost = 1024;
   static constexpr uint32_t kMarkers = 16;  // that may be outstanding
 
-  // How many launches there are between two markers, and how many markers are outstanding when the
-  // window is full. Single launches are let out while there are enough markers for that, so that a
-  // few short kernels behind a long one do not leave the GPU without work.
-  uint32_t stride() const { return launches_ <= kMarkers ? 1 : launches_ / (kMarkers / 2); }
-  uint32_t markers() const { return launches_ <= kMarkers ? launches_ : kMarkers / 2; }
+  uint32_t launches() const { return launches_; }
+  // How many launches there are between two markers. Single launches are let out while there are
+  // enough markers for that, so that a few short kernels behind a long one do not leave the GPU
+  // without work. Otherwise few, as each takes 2 us of the GPU.
+  uint32_t stride() const { return launches_ <= kMarkers ? 1 : launches_ / (kMarkers / 4); }
 
   // The oldest marker was done `age` after it was placed, with the window full; `bound` may be.
   void learn(uint64_t age, uint64_t bound) {

@@ -14,6 +14,8 @@ constexpr size_t kMaxContexts = 256;
 constexpr uint64_t kPatience = 1'000'000'000;  // with work that may be waiting for the host
 constexpr uint64_t kStayAwake = 300'000;
 constexpr uint64_t kLookAgain = 50'000;
+constexpr uint32_t kOneByOne = 32;
+constexpr uint32_t kFewMarkers = 4;  // with fewer in flight the GPU may soon be done
 
 struct Chunk {
   StreamRecord records[kRecordsPerChunk];
@@ -95,6 +97,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   // Counting goes on: who waited for the stream that was here before may still say what is done.
   record->done = record->marked = record->submitted.load();
   record->done_at = record->last_call_at = 0;
+  record->one_by_one = 0;
   record->first = record->outstanding = 0;
   record->last_placed_at = record->flight = 0;
   record->window = Window{};
@@ -311,14 +314,14 @@ void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void
 }
 
 void wait_for_room(StreamRecord& record) {
-  if (record.outstanding.load(std::memory_order_relaxed) < record.window.markers()) return;
+  if (!record.is_full()) return;
   const uint64_t begin = now_ns();
   Relaxed relaxed;
   for (uint64_t now = begin; now - begin < kPatience; now = now_ns()) {
     {
       Lock lock(record.mutex);
       retire(record, now);
-      if (record.outstanding < record.window.markers()) return;
+      if (!record.is_full()) return;
     }
     // The GPU may run out of work soon: asleep, one is often late.
     if (now - begin < kStayAwake) {
@@ -329,15 +332,31 @@ void wait_for_room(StreamRecord& record) {
   }
 }
 
+// Where it is slower than the GPU, that is idle until the next call, since a moment that only a
+// marker right behind the call before can tell. So for a while calls have one each.
+void note_pause(StreamRecord& record, uint64_t now) {
+  Relaxed relaxed;
+  Lock lock(record.mutex);
+  retire(record, now);
+  if (record.outstanding == 0) record.one_by_one = kOneByOne;
+}
+
 void note_submission(StreamRecord& record) {
   const uint64_t submitted = record.submitted.fetch_add(1) + 1;
   const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
-  if (since < record.window.stride() && record.thread == nullptr) return;
+  const bool early = since < record.window.stride() && record.thread == nullptr;
+  if (early && record.one_by_one.load(std::memory_order_relaxed) == 0) return;
   Relaxed relaxed;
   const Within within(record.context);
   {
     Lock lock(record.mutex);
-    if (within && place(record, now_ns()) == CUDA_SUCCESS) return;
+    const uint64_t now = now_ns();
+    if (early) {
+      retire(record, now);
+      if (record.outstanding >= kFewMarkers || record.one_by_one == 0) return;
+      --record.one_by_one;
+    }
+    if (within && place(record, now) == CUDA_SUCCESS) return;
   }
   // Others are looked at by the link's thread.
   if (record.thread != nullptr) leave_to_legacy(record);

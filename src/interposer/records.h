@@ -31,6 +31,7 @@ struct StreamRecord {
   std::atomic<uint64_t> marked{0};   // of the submitted, those with a marker behind them
   std::atomic<uint64_t> done_at{0};  // when that was seen
   std::atomic<uint64_t> last_call_at{0};
+  std::atomic<uint32_t> one_by_one{0};  // so many more markers may stand behind single calls
 
   Mutex mutex;  // of what follows
   Marker ring[Window::kMarkers];
@@ -43,6 +44,12 @@ struct StreamRecord {
   uint64_t elapsed = 0;   // from the meter's origin to the last marker that is done, by the GPU
 
   bool busy() const { return done.load() < submitted.load(); }
+  // As much is in flight as may be. What has no marker is not waited for.
+  bool is_full() const {
+    return outstanding.load(std::memory_order_relaxed) > 0 &&
+           submitted.load(std::memory_order_relaxed) - done.load(std::memory_order_relaxed) >=
+               window.launches();
+  }
 };
 
 // A context was made on the gate's device. Noting it again does nothing.
@@ -86,6 +93,8 @@ bool is_captured(Destination destination);
 StreamRecord* record_for(Slot& slot, Gate& gate, Destination destination);
 // Waits while there is too much in flight.
 void wait_for_room(StreamRecord& record);
+// The program did something else before its next call.
+void note_pause(StreamRecord& record, uint64_t now);
 // The meter begins to run with a call to there, which has not been made yet.
 void place_origin(StreamRecord& record);
 // The call has been made: counted, and a marker behind it when it is time for one.

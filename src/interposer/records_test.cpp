@@ -135,10 +135,42 @@ TEST_F(RecordsTest, OneEventIsEnoughForManySubmissions) {
     ASSERT_TRUE(in_flight());
     EXPECT_EQ(record->marked.load(), record->submitted.load());
     EXPECT_EQ(record->outstanding.load(), 1u);
-    EXPECT_EQ(record->window.markers(), 1u) << "no more in flight than there are markers for";
+    EXPECT_EQ(record->window.launches(), 1u) << "no more in flight than there are markers for";
     one.end();
     expect_done();
   }
+}
+
+// Where a program is slower than the GPU, each call has a marker behind it that tells when the GPU
+// was done with it. Not where the GPU has enough to do, and not for ever.
+TEST_F(RecordsTest, BehindAPauseCallsAreMarkedOneByOne) {
+  const CUstream stream = new_stream();
+  StreamRecord* record = record_for(slot, link.gate, {stream, false});
+  for (int i = 0; i < 10; ++i) record->window.learn(0, 8'000'000);
+  ASSERT_GT(record->window.stride(), 100u);
+  submit(stream);
+  EXPECT_LT(record->marked.load(), record->submitted.load());
+  ASSERT_TRUE(in_flight()) << "and now there is a marker";
+  note_pause(*record, now_ns());
+  submit(stream);
+  EXPECT_LT(record->marked.load(), record->submitted.load()) << "the GPU still works";
+  work.end();
+  expect_done();
+
+  note_pause(*record, now_ns());
+  int one_by_one = 0;
+  for (int round = 0; round < 20; ++round) {
+    Work some;
+    for (int i = 0; i < 6; ++i) {
+      some.put_into(stream);
+      note_submission(*record);
+      if (record->marked.load() == record->submitted.load()) ++one_by_one;
+    }
+    EXPECT_LE(record->outstanding.load(), 4u);
+    some.end();
+    ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
+  }
+  EXPECT_EQ(one_by_one, 32);
 }
 
 TEST_F(RecordsTest, WithoutAnyEventTheStreamIsAsked) {
