@@ -9,7 +9,7 @@ import time
 from bench import Bench, is_installed, run_sections
 from shares import drift_of, effective_after, fair, judged, lag_of, leaks_of, rate
 from table import table_of, write_table
-from workers import PAUSE, Clocks, Crew, size_of
+from workers import PAUSE, Clocks, Crew, processor_time, size_of, taken_away
 
 SINGLE = ("gemm", "small", "bursty", "train", "graph", "long")
 LIMITS = (10, 25, 50, 75, 90)
@@ -104,8 +104,10 @@ class Compute:
         units = [self.unit_ms(kind) or 0 for kind in kinds_of(limits)]
         seconds = max(self.seconds, UNITS * max(units) / 1000 if len(limits) == 1 else 0)
         self.expect_time(PAUSE + self.settle + seconds + 1)
+        before = processor_time()
         rates, counted, window = self.shared.run(limits, seconds, self.settle)
         return {"limits": limits, "rates": rates, "clock": self.clocks.mean(*window),
+                "taken_away": taken_away(before, processor_time()),
                 "counted": {name: round(value, 2) for name, value in counted.items()}}
 
     def measured(self, name, limits, measure):

@@ -18,7 +18,8 @@ def plain(text):
 
 def row_of(entry, cell):
     columns = [entry["name"], text_of(cell.get("limits", {})), text_of(cell.get("wanted", {})),
-               text_of(cell.get("shares", {})), str(cell.get("total", "")), clocks_of(entry, cell)]
+               text_of(cell.get("shares", {})), str(cell.get("total", "")), clocks_of(entry, cell),
+               str(cell.get("taken_away", ""))]
     if "effective_after_s" in cell:
         columns[4] = f"after {cell['effective_after_s']} s, lag {cell['lag_s']} s"
     if "parts" in cell:
@@ -30,11 +31,11 @@ def row_of(entry, cell):
 
 def table_of(content):
     lines = [f"{content['machine']['gpu']}, driver {content['machine']['driver']}", "",
-             "| what | limits % | wanted % | got % | together | MHz, alone | within limits |",
-             "|---|---|---|---|---|---|---|"]
+             "| what | limits % | wanted % | got % | together | MHz, alone | host % | within limits |",
+             "|---|---|---|---|---|---|---|---|"]
     for entry in content["results"]:
         if "cells" not in entry:
-            lines.append(f"| {entry['name']} | | | {plain(entry.get('error', ''))} | | | NO |")
+            lines.append(f"| {entry['name']} | | | {plain(entry.get('error', ''))} | | | | NO |")
         lines += [row_of(entry, cell) for cell in entry.get("cells", [])]
     return "\n".join(lines) + "\n"
 

@@ -267,6 +267,19 @@ class Clocks(threading.Thread):
         return [round(sum(one[i] for one in inside) / len(inside)) for i in (1, 2)]
 
 
+def processor_time(text=None):
+    """Of all processors together, since they were started: how much of it a host took for others, and all of
+    it."""
+    words = (text or pathlib.Path("/proc/stat").read_text()).split("\n")[0].split()
+    times = [int(word) for word in words[1:9]]
+    return times[7], sum(times)
+
+
+def taken_away(before, after):
+    """Percent of the time between two of these."""
+    return round(100 * (after[0] - before[0]) / max(after[1] - before[1], 1), 3)
+
+
 def size_of(pid):
     """Bytes in memory and open files of a process; {} when it is gone."""
     try:

@@ -68,6 +68,12 @@ class CrewTest(unittest.TestCase):
         self.assertEqual(self.crew.get("good")[0].ready()["unit_ms"], 1)
         self.assertEqual([one.name for one in self.bench.running if one.process.poll() is None], ["good"])
 
+    def test_what_a_host_took_is_a_part_of_all_processors_time(self):
+        before = workers.processor_time("cpu  100 0 50 800 5 0 5 40 7 7\ncpu0 1 1 1 1\n")
+        self.assertEqual(before, (40, 1000))
+        self.assertEqual(workers.taken_away(before, (45, 2000)), 0.5)
+        self.assertEqual(workers.taken_away(before, before), 0)
+
     def test_a_rate_is_of_what_was_done_after_it_settled(self):
         rates, _, (begin, end) = self.crew.run({"good": 100}, 0.2, 0.05)
         self.assertAlmostEqual(rates["good"], 100, places=3)
