@@ -16,7 +16,9 @@ constexpr int kGapsOfBursts = 20;   // a gap is no less than this part of the bu
 // Bursts below this do not disturb each other: the hardware lets each of its own turns take longer.
 constexpr Duration kShortBurst = 2ms;
 constexpr Duration kBurstsLast = 1s;  // after the last one
-constexpr int kCalm = 3;              // times as long where there are none
+constexpr int kCalm = 3;              // times as long, at most, where there are none
+// What a hand-over takes on a real GPU beside what is seen of it (docs/decisions/0007).
+constexpr Duration kUnseen = 1ms;
 
 }  // namespace
 
@@ -214,12 +216,12 @@ bool MeteredEngine::calm() const {
   return now_ - bursts_at_ >= kBurstsLast;
 }
 
-// As long as so many hand-overs, from `turn` to so many times that. When all is calm more of both:
-// the GPU's own part of a hand-over is not seen, and is the larger one (docs/decisions/0007).
+// As long as so many hand-overs, from `turn` to so many times that. When all is calm more, and with
+// the GPU's own part of them, which is the larger one.
 Duration MeteredEngine::worth(int hand_overs, int most_turns, bool calm) const {
-  const int times = calm ? kCalm : 1;
-  return std::clamp(times * hand_overs * hand_over_, config_.turn,
-                    times * most_turns * config_.turn);
+  if (!calm) return std::clamp(hand_overs * hand_over_, config_.turn, most_turns * config_.turn);
+  const Duration takes = hand_over_ > Duration::zero() ? hand_over_ + kUnseen : Duration::zero();
+  return std::clamp(hand_overs * takes, config_.turn, kCalm * most_turns * config_.turn);
 }
 
 // Long enough that handing over takes a hundredth of it: on a machine that is slow to wake programs
