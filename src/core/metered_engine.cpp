@@ -325,15 +325,16 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
   client.turn = turn_of(client);
+  const bool cut = in_turns && !last;
   if (share.limited()) {
-    const bool first_again = !other_limits_wait(share);
-    budget = first_again ? lasts(share) : share.meter.allowance;
+    const bool comes_first = !other_limits_wait(share);
+    budget = comes_first ? lasts(share) : share.meter.allowance;
     // What a turn leaves of that would be a sliver of its own, with nobody else in between.
-    if (first_again && *budget < client.turn + client.turn / 2) {
+    if (cut && comes_first && *budget < client.turn + client.turn / 2) {
       client.turn = std::max(client.turn, *budget);
     }
   }
-  if (in_turns && !last) budget = std::min(budget.value_or(client.turn), client.turn);
+  if (cut) budget = std::min(budget.value_or(client.turn), client.turn);
   start(client, budget, {.why = Why::HasBudget}, now, out);
 }
 

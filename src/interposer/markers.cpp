@@ -80,7 +80,31 @@ void ask(StreamRecord& record, CUresult reason, uint64_t now) {
   note_done_at(record, submitted, now);
 }
 
+uint64_t ahead_of(const StreamRecord& record) {
+  return record.gate->link->ahead.load(std::memory_order_relaxed);
+}
+
+// Otherwise the newest moves back. So it does where every call is marked, once there are many,
+// until it stands where it would anyway: else they would all be at the beginning.
+bool has_place_for_another(StreamRecord& record) {
+  const uint32_t outstanding = record.outstanding;
+  if (outstanding < Window::kMarkers / 2) return true;
+  if (outstanding == Window::kMarkers) return false;
+  const uint64_t stands_for =
+      marker_at(record, outstanding - 1).count - marker_at(record, outstanding - 2).count;
+  return stands_for >= Window::stride(room_of(record));
+}
+
 }  // namespace
+
+uint32_t room_of(const StreamRecord& record) {
+  return record.window.launches(ahead_of(record));
+}
+
+bool is_full(const StreamRecord& record) {
+  return record.outstanding.load(std::memory_order_relaxed) > 0 &&
+         record.in_flight() >= room_of(record);
+}
 
 bool leaves_it_open(CUresult result) {
   return result == CUDA_ERROR_NOT_READY || result == CUDA_ERROR_OUT_OF_MEMORY ||
@@ -110,9 +134,7 @@ void retire(StreamRecord& record, uint64_t now) {
     if (leaves_it_open(result)) return;
     if (result != CUDA_SUCCESS) return take_for_done(record, now);
     record.flight = now - oldest.placed_at;
-    if (record.is_full()) {
-      record.window.learn(record.flight, record.gate->link->ahead.load(std::memory_order_relaxed));
-    }
+    if (oldest.tells_of > 0) record.window.learn(record.flight, oldest.tells_of);
     note_done_at(record, oldest.count, now);
     note_elapsed(record, oldest.event);
     record.first = (record.first + 1) % Window::kMarkers;
@@ -123,7 +145,7 @@ void retire(StreamRecord& record, uint64_t now) {
 CUresult place(StreamRecord& record, uint64_t now) {
   if (is_captured({record.stream, false})) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const uint64_t submitted = record.submitted.load();
-  bool another = record.outstanding < Window::kMarkers;
+  bool another = has_place_for_another(record);
   if (another) {
     const CUresult result = equip_next(record);
     if (result != CUDA_SUCCESS && record.outstanding == 0) return result;
@@ -137,6 +159,8 @@ CUresult place(StreamRecord& record, uint64_t now) {
   if (result != CUDA_SUCCESS) return result;
   marker.count = submitted;
   marker.placed_at = now;
+  const uint64_t behind = record.in_flight();
+  marker.tells_of = record.window.tells(behind, ahead_of(record)) ? behind : 0;
   record.marked = submitted;
   record.last_placed_at = now;
   if (another) ++record.outstanding;

@@ -21,6 +21,10 @@ void reserve_marker(StreamRecord& record);
 // Raises what is done.
 void note_done_at(StreamRecord& record, uint64_t count, uint64_t now);
 
+// How many calls may be in flight, and whether so many are. What has no marker is not waited for.
+uint32_t room_of(const StreamRecord& record);
+bool is_full(const StreamRecord& record);
+
 // Takes note of the markers that are done.
 void retire(StreamRecord& record, uint64_t now);
 

@@ -43,7 +43,7 @@ class Meter {
   }
   bool busy() const { return busy_; }
   uint64_t idle_since() const { return idle_since_; }
-  // How long nothing was submitted, between what was.
+  // How long nothing was submitted, or the GPU was done already, between what was.
   uint64_t gaps() const { return gaps_; }
   uint64_t used(uint64_t now) const {
     return used_ + (busy_ && now > busy_since_ ? now - busy_since_ : 0);
@@ -115,33 +115,48 @@ class Window {
   static constexpr uint32_t kMost = 1024;
   static constexpr uint32_t kMarkers = 16;  // that may be outstanding
 
-  uint32_t launches() const { return launches_; }
-  // How many launches there are between two markers. Single launches are let out while there are
-  // enough markers for that, so that a few short kernels behind a long one do not leave the GPU
-  // without work. Otherwise few, as each takes 2 us of the GPU.
-  uint32_t stride() const { return launches_ <= kMarkers ? 1 : launches_ / (kMarkers / 4); }
-
-  // The oldest marker was done `age` after it was placed, with the window full; `bound` may be.
-  void learn(uint64_t age, uint64_t bound) {
-    if (age > 2 * bound) {
-      launches_ /= 2;
-    } else if (age > bound) {
-      launches_ -= launches_ / 8 + 1;
-    } else if (age < bound / 4) {
-      launches_ *= 2;
-    } else if (age < bound / 2) {
-      launches_ += launches_ / 8 + 1;
-    }
-    if (launches_ < kFewest) launches_ = kFewest;
-    if (launches_ > kMost) launches_ = kMost;
+  // For so much GPU time.
+  uint32_t launches(uint64_t ahead) const {
+    const uint64_t part = uint64_t{launches_} * ahead / Ahead::kMost;
+    return static_cast<uint32_t>(within(part, launches_ < kFewest ? launches_ : kFewest, kMost));
   }
-  // There are no more markers than so many.
+  // How many launches there are between two markers when so many may be in flight. Single ones are
+  // let out while there are enough markers for that, so that a few short kernels behind a long one
+  // do not leave the GPU without work. Otherwise markers are few: each takes 2 us of the GPU.
+  static uint32_t stride(uint32_t launches) {
+    return launches <= kMarkers ? 1 : launches / (kMarkers / 4);
+  }
+  // Whether there is something to learn of a marker behind so many launches that are not done. Of
+  // few it is mostly how late one sees that they are.
+  bool tells(uint64_t behind, uint64_t ahead) const { return 2 * behind >= launches(ahead); }
+  // Such a marker was done `age` after it was placed.
+  void learn(uint64_t age, uint64_t behind) {
+    const uint64_t all = age * launches_ / behind;
+    uint64_t launches = launches_;
+    if (all > 2 * Ahead::kMost) {
+      launches /= 2;
+    } else if (all > 5 * Ahead::kMost / 4) {
+      launches -= launches / 8 + 1;
+    } else if (all < Ahead::kMost / 2) {
+      launches *= 2;
+    } else if (all < 3 * Ahead::kMost / 4) {
+      launches += launches / 8 + 1;
+    }
+    // At the end of a turn there may be as many of the shortest as within it.
+    constexpr uint64_t kMany = kMost * (Ahead::kMost / Ahead::kLeast);
+    launches_ = static_cast<uint32_t>(within(launches, kFewest, kMany));
+  }
+  // There are no more markers than so many, and each stands behind one launch.
   void limit(uint32_t markers) {
     if (launches_ > markers) launches_ = markers;
   }
 
  private:
-  uint32_t launches_ = 4;
+  static constexpr uint64_t within(uint64_t launches, uint64_t fewest, uint64_t most) {
+    return launches < fewest ? fewest : launches > most ? most : launches;
+  }
+
+  uint32_t launches_ = kFewest;  // that stand for Ahead::kMost
 };
 
 }  // namespace nvshare::interposer

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
+
 #include "interposer/limit_text.h"
 
 namespace nvshare::interposer {
@@ -99,14 +102,6 @@ TEST(Grace, IsShortInATurnOfWhichMuchIsUnused) {
   EXPECT_EQ(grace.lasts(8'000'000, Grace::kLong + 1'000'001), Grace::kShort);
 }
 
-// Plays a stream whose window is always full, and says how much is in flight in the end.
-uint64_t in_flight(Window& window, uint64_t kernel, uint64_t bound = Ahead::kLeast,
-                   int rounds = 100) {
-  const auto full = [&] { return window.launches() * kernel; };
-  for (int i = 0; i < rounds; ++i) window.learn(full(), bound);
-  return full();
-}
-
 // What lies between the first of its work and the last; neither before nor behind.
 TEST(Meter, GapsAreBetweenWork) {
   Meter meter;
@@ -126,52 +121,130 @@ TEST(Meter, GapsAreBetweenWork) {
   EXPECT_EQ(meter.gaps(), 0u);
 }
 
-TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
-  for (const uint64_t bound : {Ahead::kLeast, Ahead::kMost}) {
-    for (const uint64_t kernel : {8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
-      Window window;
-      const uint64_t time = in_flight(window, kernel, bound);
-      EXPECT_LE(time, bound) << kernel;
-      EXPECT_GE(time, bound / 4) << kernel;
+// A program that launches kernels as fast as it can, and waits when its window is full: in turns,
+// with markers as in markers.cpp, in virtual time.
+class Launches {
+ public:
+  static constexpr uint64_t kLaunch = 5'000;
+
+  explicit Launches(uint64_t kernel) : kernel_(kernel) {}
+  void kernel(uint64_t takes) { kernel_ = takes; }
+
+  // What was in flight, in GPU time.
+  struct InFlight {
+    uint64_t most = 0;
+    uint64_t at_end = 0;
+    uint64_t idle = 0;  // how long the GPU had nothing to do
+  };
+  InFlight turn(uint64_t budget) {
+    InFlight seen;
+    const uint64_t begin = now_;
+    gpu_done_ = now_;
+    while (now_ - begin < budget) {
+      const uint64_t ahead = Ahead::of(budget, now_ - begin);
+      retire();
+      if (!markers_.empty() && submitted_ - done_ >= window_.launches(ahead)) {
+        now_ = markers_.front().done_at;
+        continue;
+      }
+      now_ += kLaunch;
+      if (now_ > gpu_done_ + kLaunch) seen.idle += now_ - gpu_done_ - kLaunch;
+      gpu_done_ = std::max(gpu_done_, now_) + kernel_;
+      ++submitted_;
+      const uint64_t marked = markers_.empty() ? done_ : markers_.back().count;
+      if (submitted_ - marked >= Window::stride(window_.launches(ahead))) place(ahead);
+      seen.most = std::max(seen.most, gpu_done_ - now_);
+    }
+    seen.at_end = gpu_done_ > now_ ? gpu_done_ - now_ : 0;
+    now_ = std::max(now_, gpu_done_);
+    retire();
+    done_ = submitted_;
+    now_ += 10'000'000;  // others have theirs
+    return seen;
+  }
+
+ private:
+  struct Placed {
+    uint64_t count, placed_at, done_at, tells_of;
+  };
+  void place(uint64_t ahead) {
+    const uint64_t behind = submitted_ - done_;
+    markers_.push_back({submitted_, now_, gpu_done_, window_.tells(behind, ahead) ? behind : 0});
+  }
+  void retire() {
+    for (; !markers_.empty() && markers_.front().done_at <= now_; markers_.pop_front()) {
+      const Placed& oldest = markers_.front();
+      done_ = oldest.count;
+      if (oldest.tells_of > 0) window_.learn(now_ - oldest.placed_at, oldest.tells_of);
     }
   }
-  // The shortest reach the most launches there may be, the longest the fewest.
-  Window shortest;
-  EXPECT_EQ(in_flight(shortest, 100), Window::kMost * 100u);
-  Window longest;
-  EXPECT_EQ(in_flight(longest, 200'000'000), Window::kFewest * 200'000'000u);
-}
 
-// Much is in flight within a turn, and little at its end: whoever is next waits for it.
-TEST(Window, FollowsWhatIsLeftOfATurn) {
-  constexpr uint64_t kTurn = 20'000'000;
-  constexpr uint64_t kKernel = 50'000;
-  Window window;
-  EXPECT_GE(in_flight(window, kKernel, Ahead::of(kTurn, 0), 50), Ahead::kMost / 2);
-  for (uint64_t used = 0; used < kTurn; used += kKernel * window.stride()) {
-    in_flight(window, kKernel, Ahead::of(kTurn, used), 1);
+  Window window_;
+  std::deque<Placed> markers_;
+  uint64_t kernel_;
+  uint64_t submitted_ = 0;
+  uint64_t done_ = 0;
+  uint64_t now_ = 1'000'000'000;
+  uint64_t gpu_done_ = 0;
+};
+
+constexpr uint64_t kKernels[] = {6'000, 20'000, 100'000, 300'000, 700'000, 2'000'000, 200'000'000};
+
+// Much is in flight within a turn, and little at its end: whoever is next waits for it. However
+// short or long turns are, from the third one on.
+TEST(Window, WorkInFlightIsBoundedInTimeWhateverAKernelTakes) {
+  for (const uint64_t turn : {5'000'000u, 20'000'000u, 150'000'000u}) {
+    for (const uint64_t kernel : kKernels) {
+      SCOPED_TRACE(testing::Message() << kernel << " ns in turns of " << turn);
+      Launches launches(kernel);
+      for (int i = 0; i < 30; ++i) {
+        const Launches::InFlight seen = launches.turn(turn);
+        const uint64_t fewest = (Window::kFewest + 1) * kernel;
+        EXPECT_LE(seen.most, std::max(fewest, 5 * Ahead::kMost / 4)) << i;
+        EXPECT_LE(seen.at_end, std::max(fewest, 5 * Ahead::kLeast / 4)) << i;
+        if (i < 3 || turn < 20'000'000) continue;
+        EXPECT_LE(seen.idle, turn / 1000) << i;
+        const uint64_t many =
+            std::min<uint64_t>(Window::kMost * (kernel - Launches::kLaunch), Ahead::kMost);
+        EXPECT_GE(seen.most, many / 2) << i;
+      }
+    }
   }
-  EXPECT_LE(in_flight(window, kKernel, Ahead::of(kTurn, kTurn), 0), 3 * Ahead::kLeast / 2);
 }
 
 TEST(Window, FollowsWhenKernelsChange) {
-  Window window;
-  in_flight(window, 200'000'000);
-  EXPECT_GE(in_flight(window, 10'000), Ahead::kLeast / 4);
-  EXPECT_EQ(in_flight(window, 5'000'000), Window::kFewest * 5'000'000u);
+  for (const uint64_t first : kKernels) {
+    for (const uint64_t then : kKernels) {
+      SCOPED_TRACE(testing::Message() << first << " ns, then " << then);
+      Launches launches(first);
+      for (int i = 0; i < 10; ++i) launches.turn(50'000'000);
+      launches.kernel(then);
+      for (int i = 0; i < 10; ++i) launches.turn(50'000'000);
+      const Launches::InFlight seen = launches.turn(50'000'000);
+      EXPECT_LE(seen.most, std::max((Window::kFewest + 1) * then, 5 * Ahead::kMost / 4));
+      EXPECT_LE(seen.idle, 50'000u);
+    }
+  }
 }
 
-// A marker behind each launch costs little when launches are few; many are marked in strides.
-TEST(Window, NeverNeedsMoreMarkersThanThereAre) {
+TEST(Window, LearnsOfMany) {
   Window window;
-  for (const uint64_t age :
-       {0ull, 1'000'000ull, 700'000ull, 3'000'000ull, 0ull, 0ull, 1'500'000ull}) {
-    for (int i = 0; i < 7; ++i) {
-      window.learn(age, Ahead::kLeast);
-      EXPECT_GE(window.launches(), Window::kFewest);
-      EXPECT_GE(window.stride(), 1u);
-      EXPECT_LE(window.launches() / window.stride(), Window::kMarkers);
-    }
+  for (int i = 0; i < 5; ++i) window.learn(0, 1);
+  const uint32_t launches = window.launches(Ahead::kMost);
+  EXPECT_EQ(launches, 64u);
+  EXPECT_FALSE(window.tells(31, Ahead::kMost));
+  EXPECT_TRUE(window.tells(32, Ahead::kMost));
+  EXPECT_TRUE(window.tells(8, Ahead::kLeast));
+  window.learn(3 * Ahead::kMost / 8, 32);  // 64 would take three quarters of what they may
+  EXPECT_EQ(window.launches(Ahead::kMost), 64u);
+  window.learn(6 * Ahead::kMost / 8, 32);
+  EXPECT_EQ(window.launches(Ahead::kMost), 55u);
+}
+
+TEST(Window, NeverNeedsMoreMarkersThanThereAre) {
+  for (uint32_t launches = Window::kFewest; launches <= Window::kMost; ++launches) {
+    EXPECT_GE(Window::stride(launches), 1u);
+    EXPECT_LE(launches / Window::stride(launches), Window::kMarkers);
   }
 }
 

@@ -14,8 +14,7 @@ constexpr size_t kMaxContexts = 256;
 constexpr uint64_t kPatience = 1'000'000'000;  // with work that may be waiting for the host
 constexpr uint64_t kStayAwake = 300'000;
 constexpr uint64_t kLookAgain = 50'000;
-constexpr uint32_t kOneByOne = 32;
-constexpr uint32_t kFewMarkers = 4;  // with fewer in flight the GPU may soon be done
+constexpr uint32_t kOneByOne = 16;
 
 struct Chunk {
   StreamRecord records[kRecordsPerChunk];
@@ -144,6 +143,14 @@ void look_at(StreamRecord& record, uint64_t spacing, uint64_t now) {
   }
   place_or_ask(record, now);
   retire(record, now);
+}
+
+bool goes_on_one_by_one(StreamRecord& record, uint64_t now) {
+  if (record.one_by_one == 0) return false;
+  retire(record, now);
+  const bool enough = record.in_flight() > Window::kMarkers;
+  record.one_by_one = enough ? 0 : record.one_by_one - 1;
+  return !enough;
 }
 
 // Nobody but its thread can place a marker in a thread's default stream, and it may not come back
@@ -314,14 +321,14 @@ void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void
 }
 
 void wait_for_room(StreamRecord& record) {
-  if (!record.is_full()) return;
+  if (!is_full(record)) return;
   const uint64_t begin = now_ns();
   Relaxed relaxed;
   for (uint64_t now = begin; now - begin < kPatience; now = now_ns()) {
     {
       Lock lock(record.mutex);
       retire(record, now);
-      if (!record.is_full()) return;
+      if (!is_full(record)) return;
     }
     // The GPU may run out of work soon: asleep, one is often late.
     if (now - begin < kStayAwake) {
@@ -333,7 +340,8 @@ void wait_for_room(StreamRecord& record) {
 }
 
 // Where it is slower than the GPU, that is idle until the next call, since a moment that only a
-// marker right behind the call before can tell. So for a while calls have one each.
+// marker right behind the call before can tell. So for a while calls have one each, until there are
+// more in flight than can have.
 void note_pause(StreamRecord& record, uint64_t now) {
   Relaxed relaxed;
   Lock lock(record.mutex);
@@ -344,18 +352,14 @@ void note_pause(StreamRecord& record, uint64_t now) {
 void note_submission(StreamRecord& record) {
   const uint64_t submitted = record.submitted.fetch_add(1) + 1;
   const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
-  const bool early = since < record.window.stride() && record.thread == nullptr;
+  const bool early = since < Window::stride(room_of(record)) && record.thread == nullptr;
   if (early && record.one_by_one.load(std::memory_order_relaxed) == 0) return;
   Relaxed relaxed;
-  const Within within(record.context);
   {
     Lock lock(record.mutex);
     const uint64_t now = now_ns();
-    if (early) {
-      retire(record, now);
-      if (record.outstanding >= kFewMarkers || record.one_by_one == 0) return;
-      --record.one_by_one;
-    }
+    if (early && !goes_on_one_by_one(record, now)) return;
+    const Within within(record.context);
     if (within && place(record, now) == CUDA_SUCCESS) return;
   }
   // Others are looked at by the link's thread.

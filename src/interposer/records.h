@@ -5,14 +5,16 @@
 
 // What is known of the streams of a process: how much was submitted to each while metered, and how
 // much of that is done, by completion markers (events of ours) in the stream. Markers are placed by
-// the thread that submits, every few launches; and by the link's thread behind the last launch, to
-// notice that a stream is idle. Nothing is ever placed into a capture.
+// the thread that submits, every few launches, and behind each where the GPU may run out of work;
+// and by the link's thread behind the last launch, to notice that a stream is idle. Nothing is ever
+// placed into a capture.
 namespace nvshare::interposer {
 
 struct Marker {
   CUevent event = nullptr;
   uint64_t count = 0;  // stands behind so many submissions
   uint64_t placed_at = 0;
+  uint64_t tells_of = 0;  // so many of them were not done; 0: too few to learn from
 };
 
 struct StreamRecord {
@@ -44,11 +46,10 @@ struct StreamRecord {
   uint64_t elapsed = 0;   // from the meter's origin to the last marker that is done, by the GPU
 
   bool busy() const { return done.load() < submitted.load(); }
-  // As much is in flight as may be. What has no marker is not waited for.
-  bool is_full() const {
-    return outstanding.load(std::memory_order_relaxed) > 0 &&
-           submitted.load(std::memory_order_relaxed) - done.load(std::memory_order_relaxed) >=
-               window.launches();
+  // What is done is asked first: it may become more meanwhile.
+  uint64_t in_flight() const {
+    const uint64_t before = done.load();
+    return submitted.load() - before;
   }
 };
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "interposer/link_state.h"
+#include "interposer/markers.h"
 #include "interposer/testing/swap_machine.h"
 
 // What is known of streams when the driver has no memory for markers: on the software GPU, with
@@ -71,6 +72,14 @@ class RecordsTest : public ::testing::Test {
     work.put_into(stream);
     note_submission(*record);
   }
+  // As if short kernels had been launched.
+  static void grow_window(StreamRecord& record) {
+    for (int i = 0; i < 8; ++i) record.window.learn(0, 1);
+    ASSERT_EQ(Window::stride(room_of(record)), 32u);
+  }
+  static bool is_marked(const StreamRecord& record) {
+    return record.marked.load() == record.submitted.load();
+  }
   bool in_flight() {
     Done done;
     return anything_in_flight(link.gate, 0, now_ns(), &done);
@@ -135,42 +144,79 @@ TEST_F(RecordsTest, OneEventIsEnoughForManySubmissions) {
     ASSERT_TRUE(in_flight());
     EXPECT_EQ(record->marked.load(), record->submitted.load());
     EXPECT_EQ(record->outstanding.load(), 1u);
-    EXPECT_EQ(record->window.launches(), 1u) << "no more in flight than there are markers for";
+    EXPECT_EQ(room_of(*record), 1u) << "no more in flight than there are markers for";
     one.end();
     expect_done();
   }
 }
 
 // Where a program is slower than the GPU, each call has a marker behind it that tells when the GPU
-// was done with it. Not where the GPU has enough to do, and not for ever.
+// was done with it, for a while.
 TEST_F(RecordsTest, BehindAPauseCallsAreMarkedOneByOne) {
   const CUstream stream = new_stream();
   StreamRecord* record = record_for(slot, link.gate, {stream, false});
-  for (int i = 0; i < 10; ++i) record->window.learn(0, 8'000'000);
-  ASSERT_GT(record->window.stride(), 100u);
+  grow_window(*record);
   submit(stream);
-  EXPECT_LT(record->marked.load(), record->submitted.load());
+  EXPECT_FALSE(is_marked(*record));
   ASSERT_TRUE(in_flight()) << "and now there is a marker";
   note_pause(*record, now_ns());
   submit(stream);
-  EXPECT_LT(record->marked.load(), record->submitted.load()) << "the GPU still works";
+  EXPECT_FALSE(is_marked(*record)) << "the GPU still works";
   work.end();
   expect_done();
 
   note_pause(*record, now_ns());
   int one_by_one = 0;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 5; ++round) {
     Work some;
     for (int i = 0; i < 6; ++i) {
       some.put_into(stream);
       note_submission(*record);
-      if (record->marked.load() == record->submitted.load()) ++one_by_one;
+      if (is_marked(*record)) ++one_by_one;
     }
-    EXPECT_LE(record->outstanding.load(), 4u);
     some.end();
     ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
   }
-  EXPECT_EQ(one_by_one, 32);
+  EXPECT_EQ(one_by_one, 16);
+}
+
+TEST_F(RecordsTest, WhereTheGpuHasEnoughToDoTheyAreNot) {
+  const CUstream stream = new_stream();
+  StreamRecord* record = record_for(slot, link.gate, {stream, false});
+  grow_window(*record);
+  const uint64_t before = record->submitted.load();
+  note_pause(*record, now_ns());
+  for (int i = 0; i < 12; ++i) submit(stream);
+  EXPECT_TRUE(is_marked(*record));
+  note_pause(*record, now_ns());
+  for (int i = 0; i < 28; ++i) submit(stream);
+  EXPECT_EQ(record->one_by_one.load(), 0u) << "and it is not looked into any more";
+  EXPECT_EQ(record->marked.load() - before, Window::kMarkers);
+}
+
+// Every call to the default stream of a thread is marked: by few markers, that stand for about as
+// many calls each, so that one knows how far the GPU is.
+TEST_F(RecordsTest, MarkersOfAThreadsStreamAreFarApart) {
+  StreamRecord* record = record_for(slot, link.gate, {nullptr, true});
+  grow_window(*record);
+  const uint64_t before = record->submitted.load();
+  const uint32_t stride = Window::stride(room_of(*record));
+  Work second;
+  for (Work* part : {&work, &second}) {
+    for (uint32_t i = 0; i < stride + 20; ++i) {
+      part->put_into(stream_per_thread());
+      note_submission(*record);
+      ASSERT_TRUE(is_marked(*record));
+    }
+  }
+  EXPECT_LE(record->outstanding.load(), Window::kMarkers);
+  work.end();
+  const uint64_t begin = now_ns();
+  while (in_flight() && record->done.load() - before < stride) {
+    ASSERT_LT(now_ns() - begin, 1'000'000'000u) << record->done.load() - before;
+  }
+  second.end();
+  expect_done();
 }
 
 TEST_F(RecordsTest, WithoutAnyEventTheStreamIsAsked) {
