@@ -96,12 +96,11 @@ class Grace {
 // known.
 class Ahead {
  public:
-  static constexpr uint64_t kLeast = 2'000'000;  // nanoseconds
-  static constexpr uint64_t kUnknown = 4'000'000;
+  static constexpr uint64_t kLeast = 4'000'000;  // nanoseconds
   static constexpr uint64_t kMost = 8'000'000;
 
   static constexpr uint64_t of(uint64_t budget, uint64_t used) {
-    if (budget == 0) return kUnknown;
+    if (budget == 0) return kLeast;
     const uint64_t left = budget > used ? budget - used : 0;
     return left < kLeast ? kLeast : left > kMost ? kMost : left;
   }

@@ -234,7 +234,7 @@ TEST(Window, LearnsOfMany) {
   EXPECT_EQ(launches, 64u);
   EXPECT_FALSE(window.tells(31, Ahead::kMost));
   EXPECT_TRUE(window.tells(32, Ahead::kMost));
-  EXPECT_TRUE(window.tells(8, Ahead::kLeast));
+  EXPECT_TRUE(window.tells(16, Ahead::kLeast));
   window.learn(3 * Ahead::kMost / 8, 32);  // 64 would take three quarters of what they may
   EXPECT_EQ(window.launches(Ahead::kMost), 64u);
   window.learn(6 * Ahead::kMost / 8, 32);

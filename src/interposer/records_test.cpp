@@ -74,7 +74,7 @@ class RecordsTest : public ::testing::Test {
   }
   // As if short kernels had been launched.
   static void grow_window(StreamRecord& record) {
-    for (int i = 0; i < 8; ++i) record.window.learn(0, 1);
+    for (int i = 0; i < 7; ++i) record.window.learn(0, 1);
     ASSERT_EQ(Window::stride(room_of(record)), 32u);
   }
   static bool is_marked(const StreamRecord& record) {
