@@ -126,6 +126,24 @@ TEST(Core, WhatATurnLeavesIsLeftToGrow) {
   }
 }
 
+// But one that was given its allowance with nobody there is stopped after a turn when somebody
+// comes.
+TEST(Core, WhoCameLaterWaitsForATurn) {
+  TestCore t;
+  t.pass(1s);
+  t.gpu(0);
+  t.client(1, 25);
+  t.client(2);
+  const auto granted = only<Grant>(t.want(1));
+  ASSERT_EQ(granted.size(), 1u);
+  EXPECT_GT(granted[0].budget, 5ms);
+  const Time begin = t.now;
+  t.pass(1ms);
+  Decisions said = t.want(2);
+  while (only<Drop>(said).empty() && t.now < begin + 20ms) said = t.pass(100us);
+  EXPECT_LE(t.now, begin + 5200us);
+}
+
 // Nor do its own processes that wait cut it short.
 TEST(Core, ATurnIsNotCutShortByProcessesOfTheSameTenant) {
   TestCore t;

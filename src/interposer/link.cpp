@@ -316,7 +316,7 @@ void note_gap(Link& link, StreamRecord& record) {
   constexpr uint64_t kGap = 50'000;  // nanoseconds
   const uint64_t now = now_ns();
   const uint64_t last = record.last_call_at.exchange(now, std::memory_order_relaxed);
-  if (now - last <= kGap) return;
+  if (now <= last + kGap) return;
   note_pause(record, now);
   if (link.busy && record.marked == record.submitted) note_waited(link);
 }

@@ -133,8 +133,11 @@ void retire(StreamRecord& record, uint64_t now) {
     }
     if (leaves_it_open(result)) return;
     if (result != CUDA_SUCCESS) return take_for_done(record, now);
-    record.flight = now - oldest.placed_at;
-    if (oldest.tells_of > 0) record.window.learn(record.flight, oldest.tells_of);
+    // One that was placed while we waited for the mutex is younger than `now`.
+    record.flight = now > oldest.placed_at ? now - oldest.placed_at : 0;
+    if (oldest.behind > 0 && record.flight > 0) {
+      record.window.learn(record.flight, oldest.behind, oldest.like_all);
+    }
     note_done_at(record, oldest.count, now);
     note_elapsed(record, oldest.event);
     record.first = (record.first + 1) % Window::kMarkers;
@@ -145,6 +148,7 @@ void retire(StreamRecord& record, uint64_t now) {
 CUresult place(StreamRecord& record, uint64_t now) {
   if (is_captured({record.stream, false})) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const uint64_t submitted = record.submitted.load();
+  const uint64_t done = record.done.load();
   bool another = has_place_for_another(record);
   if (another) {
     const CUresult result = equip_next(record);
@@ -159,8 +163,8 @@ CUresult place(StreamRecord& record, uint64_t now) {
   if (result != CUDA_SUCCESS) return result;
   marker.count = submitted;
   marker.placed_at = now;
-  const uint64_t behind = record.in_flight();
-  marker.tells_of = record.window.tells(behind, ahead_of(record)) ? behind : 0;
+  marker.behind = submitted > done ? submitted - done : 0;
+  marker.like_all = record.window.is_like_all(marker.behind, ahead_of(record));
   record.marked = submitted;
   record.last_placed_at = now;
   if (another) ++record.outstanding;
@@ -174,7 +178,9 @@ void place_or_ask(StreamRecord& record, uint64_t now) {
     return;
   }
   const CUresult result = place(record, now);
-  if (result != CUDA_SUCCESS) ask(record, result, now);
+  if (result != CUDA_SUCCESS) return ask(record, result, now);
+  // It was placed long after what it stands behind.
+  marker_at(record, record.outstanding - 1).behind = 0;
 }
 
 void leave_to_markers(StreamRecord& record, uint64_t now) {

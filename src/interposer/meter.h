@@ -113,6 +113,9 @@ class Window {
   static constexpr uint32_t kFewest = 2;  // keep the GPU busy, however long a kernel is
   static constexpr uint32_t kMost = 1024;
   static constexpr uint32_t kMarkers = 16;  // that may be outstanding
+  // Who launches slower than the GPU works never has many in flight. But not every launch is
+  // marked.
+  static constexpr uint32_t kFew = 64;
 
   // For so much GPU time.
   uint32_t launches(uint64_t ahead) const {
@@ -125,14 +128,19 @@ class Window {
   static uint32_t stride(uint32_t launches) {
     return launches <= kMarkers ? 1 : launches / (kMarkers / 4);
   }
-  // Whether there is something to learn of a marker behind so many launches that are not done. Of
-  // few it is mostly how late one sees that they are.
-  bool tells(uint64_t behind, uint64_t ahead) const { return 2 * behind >= launches(ahead); }
-  // Such a marker was done `age` after it was placed.
-  void learn(uint64_t age, uint64_t behind) {
+  // Whether so many in flight say what a whole window takes. Few may be of another kind than most,
+  // and how long they take is mostly how late one sees that they are done.
+  bool is_like_all(uint64_t in_flight, uint64_t ahead) const {
+    return 2 * in_flight >= launches(ahead);
+  }
+  // A marker behind so many launches in flight was done `age` after it was placed.
+  void learn(uint64_t age, uint64_t behind, bool like_all) {
     const uint64_t all = age * launches_ / behind;
     uint64_t launches = launches_;
-    if (all > 2 * Ahead::kMost) {
+    if (!like_all) {
+      if (all > 2 * Ahead::kMost && age > Ahead::kMost / 2) launches /= 2;
+      if (all < Ahead::kMost / 2 && launches < kFew) launches *= 2;
+    } else if (all > 2 * Ahead::kMost) {
       launches /= 2;
     } else if (all > 5 * Ahead::kMost / 4) {
       launches -= launches / 8 + 1;

@@ -145,9 +145,8 @@ void look_at(StreamRecord& record, uint64_t spacing, uint64_t now) {
   retire(record, now);
 }
 
-bool goes_on_one_by_one(StreamRecord& record, uint64_t now) {
+bool goes_on_one_by_one(StreamRecord& record) {
   if (record.one_by_one == 0) return false;
-  retire(record, now);
   const bool enough = record.in_flight() > Window::kMarkers;
   record.one_by_one = enough ? 0 : record.one_by_one - 1;
   return !enough;
@@ -358,7 +357,8 @@ void note_submission(StreamRecord& record) {
   {
     Lock lock(record.mutex);
     const uint64_t now = now_ns();
-    if (early && !goes_on_one_by_one(record, now)) return;
+    retire(record, now);  // what is behind a marker counts
+    if (early && !goes_on_one_by_one(record)) return;
     const Within within(record.context);
     if (within && place(record, now) == CUDA_SUCCESS) return;
   }

@@ -14,7 +14,8 @@ struct Marker {
   CUevent event = nullptr;
   uint64_t count = 0;  // stands behind so many submissions
   uint64_t placed_at = 0;
-  uint64_t tells_of = 0;  // so many of them were not done; 0: too few to learn from
+  uint64_t behind = 0;  // so many of them were not done; 0: there is nothing to learn from it
+  bool like_all = false;
 };
 
 struct StreamRecord {
