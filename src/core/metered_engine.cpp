@@ -17,8 +17,10 @@ constexpr int kGapsOfBursts = 20;   // a gap is no less than this part of the bu
 constexpr Duration kShortBurst = 2ms;
 constexpr Duration kBurstsLast = 1s;  // after the last one
 constexpr int kCalm = 3;              // times as long, at most, where there are none
-// What a hand-over takes on a real GPU beside what is seen of it (docs/decisions/0007).
-constexpr Duration kUnseen = 1ms;
+// What a hand-over takes on a real GPU beside what is seen of it, at least, and as a multiple of
+// that (docs/decisions/0007).
+constexpr Duration kUnseen = 600us;
+constexpr int kUnseenTimes = 2;
 
 }  // namespace
 
@@ -220,7 +222,8 @@ bool MeteredEngine::calm() const {
 // the GPU's own part of them, which is the larger one.
 Duration MeteredEngine::worth(int hand_overs, int most_turns, bool calm) const {
   if (!calm) return std::clamp(hand_overs * hand_over_, config_.turn, most_turns * config_.turn);
-  const Duration takes = hand_over_ > Duration::zero() ? hand_over_ + kUnseen : Duration::zero();
+  if (hand_over_ == Duration::zero()) return config_.turn;  // there was none
+  const Duration takes = hand_over_ + std::max(kUnseenTimes * hand_over_, kUnseen);
   return std::clamp(hand_overs * takes, config_.turn, kCalm * most_turns * config_.turn);
 }
 

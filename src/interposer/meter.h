@@ -142,7 +142,7 @@ class Window {
       if (all < Ahead::kMost / 2 && launches < kFew) launches *= 2;
     } else if (all > 2 * Ahead::kMost) {
       launches /= 2;
-    } else if (all > 5 * Ahead::kMost / 4) {
+    } else if (all > Ahead::kMost) {
       launches -= launches / 8 + 1;
     } else if (all < Ahead::kMost / 2) {
       launches *= 2;

@@ -216,11 +216,38 @@ class Launches {
 };
 
 constexpr uint64_t kKernels[] = {6'000, 20'000, 100'000, 300'000, 700'000, 2'000'000, 200'000'000};
-constexpr uint64_t kMuch = 3 * Ahead::kMost / 2;
+constexpr uint64_t kMuch = 5 * Ahead::kMost / 4;
 
 // What cannot be less, whatever was learnt.
 uint64_t fewest(uint64_t kernel) {
   return (Window::kFewest + 1) * kernel;
+}
+
+// Learns of a window that is always full, and says how much is in flight in the end.
+uint64_t settled(Window& window, uint64_t kernel, uint64_t bound) {
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t launches = window.launches(bound);
+    window.learn(launches * kernel, launches, true);
+  }
+  return window.launches(bound) * kernel;
+}
+
+TEST(Window, SettlesWithinWhatMayBeInFlight) {
+  for (const uint64_t bound : {Ahead::kLeast, Ahead::kMost}) {
+    for (const uint64_t kernel : {8'000u, 20'000u, 100'000u, 300'000u, 700'000u}) {
+      Window window;
+      const uint64_t time = settled(window, kernel, bound);
+      EXPECT_LE(time, bound) << kernel;
+      EXPECT_GE(time, bound / 2) << kernel;
+    }
+    // The shortest reach the most launches there may be, the longest the fewest.
+    Window shortest;
+    EXPECT_EQ(settled(shortest, 100, bound), Window::kMost * 100u);
+    Window longest;
+    EXPECT_EQ(settled(longest, 200'000'000, bound), Window::kFewest * 200'000'000u);
+    EXPECT_GE(settled(longest, 10'000, bound), bound / 2);
+    EXPECT_EQ(settled(longest, 5'000'000, bound), Window::kFewest * 5'000'000u);
+  }
 }
 
 // Much is in flight within a turn, and little at its end: whoever is next waits for it. However

@@ -112,8 +112,7 @@ class ComputeTest(unittest.TestCase):
     def test_tables_have_every_kind_of_entry(self):
         machine = {"gpu": "a GPU", "driver": "1"}
         cell = {"limits": {"a": [15, 25]}, "shares": {"a": 20.5}, "effective_after_s": None, "lag_s": 0.25,
-                "taken_away": 0.1,
-                "ok": False}
+                "taken_away": 0.1, "ok": False}
         entries = [{"name": "x", "error": "why"}, {"name": "y", "cells": [cell]}]
         text = table_of({"machine": machine, "results": entries})
         self.assertIn("| x | | | why | | | | NO |", text)
