@@ -21,6 +21,7 @@ constexpr int kCalm = 3;              // times as long, at most, where there are
 // that (docs/decisions/0007).
 constexpr Duration kUnseen = 600us;
 constexpr int kUnseenTimes = 2;
+constexpr int kTurnsInOne = 2;  // that a tenant would have in a row, at most
 
 }  // namespace
 
@@ -275,11 +276,13 @@ bool MeteredEngine::outranked(const Client& holder) const {
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
     Duration most = has_turn(holder) ? 2 * std::max(config_.turn, *holder.budget) : holder.turn;
-    // What it was to earn meanwhile it was given while no other limit waited.
+    // What it was to earn meanwhile it was given for as long as no other limit is before it.
     const Share& share = *holder.share;
     const Duration had = share.meter.at_grant;
     if (share.limited() && holder.budget > had && other_limits_wait(share)) {
-      most = std::min(std::max(had, config_.turn), holder.turn);
+      const Duration unread = holder.unread(now_) - charged_unread(holder);
+      const Duration first = now_ - holder.granted_at + stays_first(share, unread);
+      most = std::min(std::max({had, config_.turn, first}), holder.turn);
     }
     return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
@@ -319,6 +322,26 @@ bool MeteredEngine::other_limits_wait(const Share& share) const {
   return waiting > (share.meter.runnable && share.limited() ? 1u : 0u);
 }
 
+// How long a tenant with a limit would stay the first in line if it ran: until it has had as much
+// of its due as the next one, and a moment more. `unread`: what is not in its virtual time yet.
+// Only where none but limits of its own priority wait: others have their own rules.
+Duration MeteredEngine::stays_first(const Share& share, Duration unread) const {
+  const Share* next = nullptr;
+  for (const Level& level : levels_) {
+    if (!level.queue[kBestEffort].empty()) return Duration::zero();
+    const auto& queue = level.queue[kLimited];
+    const auto other = std::find_if(queue.begin(), queue.end(),
+                                    [&](const auto& one) { return std::get<2>(one) != &share; });
+    if (other == queue.end()) continue;
+    next = std::get<2>(*other);
+    if (level_of(*next) != level_of(share)) return Duration::zero();
+  }
+  if (next == nullptr) return Duration::zero();
+  const VirtualTime lead = next->meter.vtime - share.meter.vtime - virtual_time(share, unread);
+  if (lead <= 0) return Duration::zero();
+  return Duration{static_cast<Duration::rep>(lead * share.limit() / 100)} + config_.turn;
+}
+
 void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
   Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
   level.waiting_since = now;
@@ -331,7 +354,15 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   const bool cut = in_turns && !last;
   if (share.limited()) {
     const bool comes_first = !other_limits_wait(share);
-    budget = comes_first ? lasts(share) : share.meter.allowance;
+    // Turns that it would have in a row are one.
+    const Duration first = stays_first(share, Duration::zero());
+    budget =
+        comes_first ? lasts(share) : std::max(share.meter.allowance, std::min(first, lasts(share)));
+    if (calm() && share.ready.size() == 1) {
+      const Duration longest = kCalm * kLongestTurn * config_.turn;
+      const Duration most = std::min(kTurnsInOne * client.turn, longest + longest / 2);
+      client.turn = std::max(client.turn, std::min(first, most));
+    }
     // What a turn leaves of that would be a sliver of its own, with nobody else in between.
     if (cut && comes_first && *budget < client.turn + client.turn / 2) {
       client.turn = std::max(client.turn, *budget);

@@ -105,6 +105,7 @@ class MeteredEngine final : public ComputeEngine {
   int level_to_serve(Time now) const;
   Share* next_to_serve(Time now) const;
   bool other_limits_wait(const Share& share) const;
+  Duration stays_first(const Share& share, Duration unread) const;
   Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
     return client.budget && *client.budget <= client.turn;

@@ -269,9 +269,15 @@ TEST(Metered, PairsLoseLittleToHandOvers) {
   }
 }
 
+struct Warm {
+  double a;  // percent of the GPU
+  double b;
+  double grants;  // each of which has its hand-over
+};
+
 // Of two that have taken turns before: in ten seconds that begin one second after a pause.
-std::pair<double, double> shares_when_warm(int a, int b, Duration hand_over) {
-  const auto gpu_time = [&](Duration lasts) {
+Warm two_when_warm(int a, int b, Duration hand_over) {
+  const auto clients_after = [&](Duration lasts) {
     Scenario scenario = metered(lasts);
     scenario.hand_over = hand_over;
     scenario.clients = {phases("A", a), phases("B", b)};
@@ -280,13 +286,19 @@ std::pair<double, double> shares_when_warm(int a, int b, Duration hand_over) {
                             {WorkloadKind::Idle, 700ms},
                             {WorkloadKind::Saturating, 60s}};
     }
-    const Report report = play(scenario);
-    return std::pair(report.clients[0].gpu_time, report.clients[1].gpu_time);
+    return play(scenario).clients;
   };
-  const auto before = gpu_time(5700ms);
-  const auto after = gpu_time(15700ms);
-  return {static_cast<double>((after.first - before.first).count()) / 1e8,
-          static_cast<double>((after.second - before.second).count()) / 1e8};
+  const auto before = clients_after(5700ms);
+  const auto after = clients_after(15700ms);
+  Warm warm{};
+  Duration unused{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Duration used = after[i].gpu_time - before[i].gpu_time;
+    (i == 0 ? warm.a : warm.b) = static_cast<double>(used.count()) / 1e8;
+    unused += after[i].run - before[i].run - used;
+  }
+  warm.grants = static_cast<double>(unused.count()) / static_cast<double>(hand_over.count());
+  return warm;
 }
 
 // The same where they cost as much as those of training programs on a real card, once that is
@@ -294,10 +306,10 @@ std::pair<double, double> shares_when_warm(int a, int b, Duration hand_over) {
 TEST(Metered, LongTurnsMakeUpForSlowHandOvers) {
   for (const auto& pair : kPairs) {
     SCOPED_TRACE(testing::Message() << pair.a << "+" << pair.b);
-    const auto [a, b] = shares_when_warm(pair.a, pair.b, 1360us);
-    EXPECT_NEAR(a, pair.want_a, 1.5);
-    EXPECT_NEAR(b, pair.want_b, 1.5);
-    EXPECT_GE(a + b, 0.988 * (pair.want_a + pair.want_b));
+    const Warm warm = two_when_warm(pair.a, pair.b, 1360us);
+    EXPECT_NEAR(warm.a, pair.want_a, 1.5);
+    EXPECT_NEAR(warm.b, pair.want_b, 1.5);
+    EXPECT_GE(warm.a + warm.b, 0.988 * (pair.want_a + pair.want_b));
   }
 }
 
@@ -306,10 +318,24 @@ TEST(Metered, LongTurnsMakeUpForSlowHandOvers) {
 TEST(Metered, WhatATurnLeavesIsNoTurnOfItsOwn) {
   for (const Duration hand_over : {300us, 380us, 450us, 600us}) {
     SCOPED_TRACE(hand_over.count());
-    const auto [a, b] = shares_when_warm(50, 100, hand_over);
+    const Warm warm = two_when_warm(50, 100, hand_over);
     const double lost_in_two = 100.0 * 2 * static_cast<double>(hand_over.count()) / 240e6;
-    EXPECT_LE(100 - a - b, 1.2 * lost_in_two);
-    EXPECT_NEAR(a, 50, 0.7);
+    EXPECT_LE(100 - warm.a - warm.b, 1.2 * lost_in_two);
+    EXPECT_NEAR(warm.a, 50, 0.7);
+  }
+}
+
+// The one with more of the GPU would have two or three turns and then the other one: each of them
+// has one, in the time in which the smaller limit earns 60 ms.
+TEST(Metered, TurnsInARowAreOne) {
+  for (const Duration hand_over : {350us, 1000us}) {
+    for (const auto& [a, b] : {std::pair(25, 75), std::pair(30, 60), std::pair(20, 70)}) {
+      SCOPED_TRACE(testing::Message() << a << "+" << b << ", " << hand_over.count());
+      const Warm warm = two_when_warm(a, b, hand_over);
+      EXPECT_LE(warm.grants, 1.25 * 2 * 10'000.0 / (60 * 100.0 / a));
+      EXPECT_NEAR(warm.a, a, 1);
+      EXPECT_NEAR(warm.b, b, 1);
+    }
   }
 }
 
