@@ -1,5 +1,5 @@
-"""How exactly GPU time is shared out on a real card: compute.py BUILD_DIR OUT [quick] [SECTION...]; see
-README.md."""
+"""How exactly GPU time is shared out on a real card: compute.py BUILD_DIR OUT [quick] [SECTION[:WHAT,...]...];
+see README.md."""
 
 import os
 import statistics
@@ -7,7 +7,7 @@ import sys
 import time
 
 from bench import Bench, is_installed, run_sections
-from shares import drift_of, effective_after, fair, judged, lag_of, leaks_of, rate
+from shares import drift_of, effective_after, fair, judged, lag_of, leaks_of, mean_of, rate
 from table import table_of, write_table
 from workers import PAUSE, Clocks, Crew, processor_time, size_of, taken_away
 
@@ -15,6 +15,9 @@ SINGLE = ("gemm", "small", "bursty", "train", "graph", "long")
 LIMITS = (10, 25, 50, 75, 90)
 LIMIT_PAIRS = ((25, 75), (30, 60), (50, 50), (50, 100), (80, 80))
 PAIRS = (("gemm", "gemm-1"), ("train", "train-1"), ("gemm", "small"), ("train", "graph"))
+# Between two short kernels a GPU takes longer in one process than in another, the same whenever that process
+# is asked: a percent of kernels of 20 us, and as much as a limit may be off. So it is several that are measured.
+COPIES = {"small": 4}
 LONG = int(os.environ.get("COMPUTE_LONG", "500"))  # seconds
 UNITS = 50  # of work alone, that a cell has to be long enough for
 RECENT = 150  # seconds for which what a program does alone need not be measured again
@@ -24,6 +27,19 @@ HOST_BOUND = 0.8  # of a unit's time: who takes longer to submit one may not kee
 
 def kinds_of(names):
     return sorted({name.split("-")[0] for name in names})
+
+
+def copies_of(kind):
+    """The processes by which a kind is measured."""
+    return [kind, *(f"{kind}-{number}" for number in range(1, COPIES.get(kind, 1)))]
+
+
+def parts_of(some):
+    """What can be named of a section: `train`, or `train+train-1`."""
+    return {"+".join(one): one for one in some}
+
+
+PARTS = {"single": parts_of((name,) for name in SINGLE), "pairs": parts_of(PAIRS)}
 
 
 class Compute:
@@ -38,10 +54,11 @@ class Compute:
         self.shared = Crew(bench, shared=True, units=self.unit_ms)
         self.last_alone = {}  # kind -> what it did alone, and when
         self.kept_s = 0  # seconds that the end of an entry takes
+        self.only = {}  # section -> what was named of it
 
     def load(self, *names):
         """All at once. Who cannot be used is found out later, by those who need it."""
-        self.native.load(*kinds_of(names))
+        self.native.load(*(copy for kind in kinds_of(names) for copy in copies_of(kind)))
         self.shared.load(*names)
 
     def ready(self, kind):
@@ -58,12 +75,22 @@ class Compute:
     # --- what a program does alone ---
 
     def rate_alone(self, kind, steady):
-        self.native.get(kind)
-        seconds = max(self.alone_seconds, UNITS * self.unit_ms(kind) / 2000)
-        rates, _, window = self.native.run({kind: 100}, seconds, 0.5, steady)
-        if not rates[kind]:
-            raise RuntimeError(f"{kind} got nothing done without nvshare")
-        return rates[kind], self.clocks.mean(*window)
+        copies = copies_of(kind)
+        self.native.get(*copies)
+        seconds = max(self.alone_seconds_of(kind), UNITS * self.unit_ms(kind) / 2000)
+        each, windows = {}, []
+        for copy in copies:
+            rates, _, window = self.native.run({copy: 100}, seconds, 0.5, steady)
+            if not rates[copy]:
+                raise RuntimeError(f"{copy} got nothing done without nvshare")
+            each[copy] = rates[copy]
+            windows.append(window)
+        if len(each) > 1:
+            self.bench.note({"alone": kind, "each": each})
+        return statistics.mean(each.values()), self.clocks.mean(windows[0][0], windows[-1][1])
+
+    def alone_seconds_of(self, kind):
+        return max(self.alone_seconds / len(copies_of(kind)), min(self.alone_seconds, 2))
 
     def alone(self, kind):
         """Without nvshare: `full` is all of the GPU, units per second without pauses; `duty` what is left
@@ -99,16 +126,21 @@ class Compute:
 
     # --- entries ---
 
-    def cell(self, limits):
-        """Workers under limits: what each got done."""
+    def cell(self, limits, part=1.0):
+        """Workers under limits, for a part of a cell's time: what each got done."""
         units = [self.unit_ms(kind) or 0 for kind in kinds_of(limits)]
-        seconds = max(self.seconds, UNITS * max(units) / 1000 if len(limits) == 1 else 0)
+        seconds = max(part * self.seconds, UNITS * max(units) / 1000 if len(limits) == 1 else 0)
         self.expect_time(PAUSE + self.settle + seconds + 1)
         before = processor_time()
         rates, counted, window = self.shared.run(limits, seconds, self.settle)
         return {"limits": limits, "rates": rates, "clock": self.clocks.mean(*window),
                 "taken_away": taken_away(before, processor_time()),
                 "counted": {name: round(value, 2) for name, value in counted.items()}}
+
+    def single_cell(self, kind, limit):
+        """One program, or several of its kind one after the other: the mean of them."""
+        copies = copies_of(kind)
+        return mean_of(kind, [self.cell({copy: limit}, 1 / len(copies)) for copy in copies])
 
     def measured(self, name, limits, measure):
         """The cells that `measure` makes, or one that says why there are none."""
@@ -126,7 +158,8 @@ class Compute:
         so. Their rates become percent of what these programs do alone, before and after; `judge` (cells,
         native) makes verdicts of those that did not fail."""
         kinds = kinds_of(names)
-        self.kept_s = sum((2 if kind.startswith("bursty") else 1) * (self.alone_seconds + 1.5) for kind in kinds)
+        self.kept_s = sum((2 if kind.startswith("bursty") else len(copies_of(kind))) *
+                          (self.alone_seconds_of(kind) + 1.5) for kind in kinds)
         try:
             self.expect_time(self.kept_s)
             before = {kind: self.lately(kind) for kind in kinds}
@@ -155,21 +188,27 @@ class Compute:
     def cells_of(self, some):
         return [(limits, lambda limits=limits: [self.cell(limits)]) for limits in some]
 
+    def named(self, section):
+        return self.only.get(section) or list(PARTS[section].values())
+
     def single(self):
-        self.load(*SINGLE)
-        for name in SINGLE:
+        kinds = [name for name, in self.named("single")]
+        self.load(*(copy for kind in kinds for copy in copies_of(kind)))
+        for name in kinds:
             points = 3.0 if name == "long" else 1.0
 
             def judge(cells, native, name=name, points=points):
                 return [judged(cell, {name: min(cell["limits"][name], native[name]["duty"])}, points)
                         for cell in cells]
 
-            runs = self.cells_of([{name: limit} for limit in LIMITS])
+            runs = [({name: limit}, lambda limit=limit, name=name: [self.single_cell(name, limit)])
+                    for limit in LIMITS]
             yield self.entry(f"single {name}", [name], runs, judge, points=points)
 
     def pairs(self):
-        self.load(*sorted({name for pair in PAIRS for name in pair}))
-        for pair in PAIRS:
+        pairs = self.named("pairs")
+        self.load(*sorted({name for pair in pairs for name in pair}))
+        for pair in pairs:
             def judge(cells, _):
                 return [judged(cell, fair(cell["limits"]), 1.5,
                                0.985 * min(sum(cell["limits"].values()), 100)) for cell in cells]
@@ -324,6 +363,19 @@ class Compute:
         return sizes
 
 
+def only_of(words):
+    """Of `single:train,small` and the like: section -> what was named of it. Who names what there is not is told."""
+    only = {}
+    for word in words:
+        section, _, parts = word.partition(":")
+        known = PARTS.get(section, {})
+        for part in filter(None, parts.split(",")):
+            if part not in known:
+                raise ValueError(f"no such part of {section}: {part} (there are: {', '.join(known) or 'none'})")
+            only.setdefault(section, []).append(known[part])
+    return only
+
+
 def main(words):
     build, out, *wanted = words
     quick = "quick" in wanted
@@ -331,7 +383,14 @@ def main(words):
     if not is_installed("torch"):
         print("compute: PyTorch is needed", file=sys.stderr)
         return 2
+    try:
+        only = only_of(wanted)
+    except ValueError as error:
+        print(f"compute: {error}", file=sys.stderr)
+        return 2
+    wanted = [word.partition(":")[0] for word in wanted]
     compute = Compute(Bench("compute", build, out), quick)
+    compute.only = only
     # What each needs at least to be worth beginning: it measures what there is time for.
     sections = {name: (110 if name == "long" else 40, getattr(compute, name))
                 for name in ("single", "pairs", "unlimited", "bursty", "live", "four", "long")}

@@ -71,6 +71,39 @@ class ComputeTest(unittest.TestCase):
         table = (self.out / "compute.md").read_text()
         self.assertIn("| single gemm | 25 |  | gemm has ended with 1: no / kernel |", table)
 
+    def test_short_kernels_are_the_mean_of_several_processes(self):
+        class Unequal(Works):  # one of them is slower than the others
+            def run(self, limits, *arguments):
+                rates, counted, window = super().run(limits, *arguments)
+                slower = {name: 0.96 if name == self.slower else 1.0 for name in rates}
+                return {name: slower[name] * value for name, value in rates.items()}, {"any": 7.0}, window
+
+        self.compute.native, shared = Unequal(), Unequal()
+        self.compute.native.slower, shared.slower = "small-2", "small-3"
+        small = self.results("single", shared)["single small"]
+        self.assertEqual([cell["shares"]["small"] for cell in small["cells"]], list(compute.LIMITS))
+        self.assertEqual(small["native"]["small"]["full"], 99)
+        self.assertEqual(len(small["cells"][0]["each"]), 4)
+        self.assertEqual(small["cells"][0]["counted"], {"small": 7.0})
+
+    def test_parts_of_a_section_can_be_named(self):
+        for words, names, code in ((["single:train,small"], ["single train", "single small"], 0),
+                                   (["pairs:train+graph"], ["pairs train + graph"], 1),
+                                   (["single:trian"], [], 2), (["live:gemm"], [], 2)):
+            def made(*_):
+                self.compute.only = {}
+                self.compute.shared = Works()
+                return self.compute
+
+            with mock.patch.multiple(compute, Compute=made, is_installed=lambda _: True), \
+                    contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(compute.main(["build", str(self.out), *words]), code)
+            if names:
+                content = json.loads((self.out / "compute.json").read_text())
+                self.assertEqual([entry["name"] for entry in content["results"]], names)
+            else:
+                self.assertIn("no such", said.getvalue())
+
     def test_what_was_seen_is_written_at_once(self):
         seen = []
 

@@ -56,6 +56,20 @@ def fair(limits):
     return got
 
 
+def mean_of(kind, cells):
+    """One cell of those of several processes of a kind, each under the same limit."""
+    if len(cells) == 1:
+        return cells[0]
+    each = {name: value or 0 for cell in cells for name, value in cell["rates"].items()}
+    counted = [value for cell in cells for value in cell["counted"].values()]
+    clocks = [cell["clock"] for cell in cells]
+    return {"limits": {kind: limit for cell in cells for limit in cell["limits"].values()},
+            "rates": {kind: statistics.mean(each.values())}, "each": each,
+            "clock": None if None in clocks else [round(statistics.mean(values)) for values in zip(*clocks)],
+            "taken_away": round(statistics.mean(cell["taken_away"] for cell in cells), 3),
+            "counted": {kind: round(statistics.mean(counted), 2)} if counted else {}}
+
+
 def judged(cell, wanted, points, least_total=None):
     """Each within so many points of what is wanted; together at least so much."""
     cell["wanted"] = {name: round(value, 2) for name, value in wanted.items()}
