@@ -9,6 +9,7 @@ namespace nvshare::core {
 namespace {
 
 constexpr int kLongestResume = 4;  // times `turn`
+constexpr int kLongestResumeCalm = 5;
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -23,18 +24,24 @@ Duration MeteredEngine::cap_of(const Share& share) const {
   return std::max(percent_of(config_.burst_window, share.limit()), resume_level(share));
 }
 
+// When all is calm, most of a turn: with what it earns meanwhile that lasts for one.
+Duration MeteredEngine::worth_coming_back(bool calm) const {
+  if (calm) return worth(3 * kTurnsPerHandOver / 4, kLongestResumeCalm, true);
+  return worth(2 * kTurnsPerHandOver, kLongestResume, false);
+}
+
 // A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
 // stops. Where there is nobody else there are none, whatever they took before.
 Duration MeteredEngine::resume_level(const Share& share) const {
   const int others = active_ - (share.meter.active ? 1 : 0);
   if (others == 0 && share.wanting <= 1) return config_.turn;
-  return worth(2 * kTurnsPerHandOver, kLongestResume, calm());
+  return worth_coming_back(calm());
 }
 
 // What a tenant has that comes new, or after a long time. Where limits are all of the GPU little
 // more is earned than spent, so it is of this that turns are made, also when all is calm later.
 Duration MeteredEngine::level_afresh(const Share& share) const {
-  return std::min(worth(2 * kTurnsPerHandOver, kLongestResume, true), cap_of(share));
+  return std::min(worth_coming_back(true), cap_of(share));
 }
 
 // How long its allowance lasts while no other limit waits, and it earns more: one turn, until

@@ -20,7 +20,7 @@ constexpr int kCalm = 3;              // times as long, at most, where there are
 // What a hand-over takes on a real GPU beside what is seen of it, at least, and as a multiple of
 // that (docs/decisions/0007).
 constexpr Duration kUnseen = 600us;
-constexpr int kUnseenTimes = 2;
+constexpr int kUnseenTimes = 3;
 constexpr int kTurnsInOne = 2;  // that a tenant would have in a row, at most
 
 }  // namespace

@@ -66,6 +66,7 @@ class MeteredEngine final : public ComputeEngine {
   Duration cap_of(const Share& share) const;
   bool calm() const;
   Duration worth(int hand_overs, int most_turns, bool calm) const;
+  Duration worth_coming_back(bool calm) const;
   Duration resume_level(const Share& share) const;
   Duration level_afresh(const Share& share) const;
   Duration worth_a_turn() const;

@@ -325,6 +325,17 @@ TEST(Metered, WhatATurnLeavesIsNoTurnOfItsOwn) {
   }
 }
 
+// A hand-over of which 350 us are seen costs four times that on a real card (0007): turns are of
+// 140 ms then, and so are those of a limit of 50 %, with what it earns meanwhile.
+TEST(Metered, TurnsAreAsLongAsHandOversCost) {
+  for (const auto& [a, b] : {std::pair(100, 100), std::pair(50, 100)}) {
+    SCOPED_TRACE(testing::Message() << a << "+" << b);
+    const double grants = two_when_warm(a, b, 350us).grants;
+    EXPECT_GE(grants, 10'000 / 155.0);
+    EXPECT_LE(grants, 10'000 / 135.0);
+  }
+}
+
 // The one with more of the GPU would have two or three turns and then the other one: each of them
 // has one, in the time in which the smaller limit earns 60 ms.
 TEST(Metered, TurnsInARowAreOne) {
