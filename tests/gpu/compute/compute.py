@@ -109,7 +109,7 @@ class Compute:
 
     def before_and_after(self, kind, before):
         """So that a card that changes bit by bit does not count. A third time where the two differ: then one of
-        them was disturbed."""
+        them was disturbed, and the other two are to be the same."""
         measured = [before, self.alone(kind)]
         if abs(measured[1]["full"] / before["full"] - 1) > DISTURBED:
             measured.append(self.alone(kind))
@@ -117,9 +117,11 @@ class Compute:
 
     def native_of(self, kind, measured):
         ready = self.ready(kind)
+        rates = sorted(one["full"] for one in measured)
+        steady = len(rates) < 3 or min(b / a for a, b in zip(rates, rates[1:])) - 1 <= DISTURBED
         return {"full": statistics.median(one["full"] for one in measured),
                 "duty": round(statistics.median(one["duty"] for one in measured), 2), **ready,
-                "host_bound": ready["submit_ms"] > HOST_BOUND * ready["unit_ms"],
+                "host_bound": ready["submit_ms"] > HOST_BOUND * ready["unit_ms"], "steady": steady,
                 "drift_percent": round(100 * (measured[-1]["full"] / measured[0]["full"] - 1), 2),
                 "measured": [one["full"] for one in measured], "clock": measured[-1]["clock"],
                 "clock_before": measured[0]["clock"]}
@@ -172,6 +174,10 @@ class Compute:
         except RuntimeError as error:
             more["error"] = f"afterwards: {error}"
             native = {kind: self.native_of(kind, [before[kind]]) for kind in kinds}
+        for kind, one in native.items():
+            if not one["steady"]:
+                rates = ", ".join(f"{rate:.1f}" for rate in one["measured"])
+                more["error"] = f"{kind} is not steady without nvshare: {rates} a second"
         for cell in cells:
             cell["shares"] = {one: round(100 * (value or 0) / native[one.split("-")[0]]["full"], 2)
                               for one, value in cell.pop("rates", {}).items()}
@@ -179,7 +185,8 @@ class Compute:
         cells = judge([cell for cell in cells if "error" not in cell], native) + failed
         print(f"{name}: {sum(cell['ok'] for cell in cells)} of {len(cells)} within limits", flush=True)
         return {"name": name, **more, "native": native, "cells": cells, "scheduler": self.scheduler_size(),
-                "ok": bool(cells) and all(cell["ok"] for cell in cells)}
+                "ok": bool(cells) and all(cell["ok"] for cell in cells) and
+                      all(one["steady"] for one in native.values())}
 
     def scheduler_size(self):
         pid = self.bench.status(self.shared.environment).get("scheduler", {}).get("pid")

@@ -131,6 +131,19 @@ class ComputeTest(unittest.TestCase):
             self.assertEqual(len(results["single small"]["native"]["small"]["measured"]), 2)
             self.assertTrue(results["single gemm"]["ok"])
 
+    def test_a_baseline_that_is_never_the_same_is_none(self):
+        class Slower(Works):
+            def run(self, limits, *arguments):
+                rates, counted, window = super().run(limits, *arguments)
+                return {name: value * 0.98 ** self.runs for name, value in rates.items()}, counted, window
+
+        self.compute.native = Slower()
+        gemm = self.results("single", Works())["single gemm"]
+        self.assertFalse(gemm["ok"])
+        why = "gemm is not steady without nvshare: 98.0, 96.0, 94.1 a second"
+        self.assertIn(why, gemm["error"])
+        self.assertIn(f"| single gemm | | | {why} | | | | NO |", (self.out / "compute.md").read_text())
+
     def test_a_program_that_never_works_alone_has_no_shares(self):
         self.compute.native = Works("gemm")
         results = self.results("single", Works())

@@ -34,8 +34,9 @@ def table_of(content):
              "| what | limits % | wanted % | got % | together | MHz, alone | host % | within limits |",
              "|---|---|---|---|---|---|---|---|"]
     for entry in content["results"]:
-        if "cells" not in entry:
-            lines.append(f"| {entry['name']} | | | {plain(entry.get('error', ''))} | | | | NO |")
+        if "cells" not in entry or "error" in entry:
+            within = "yes" if entry.get("ok") else "NO"
+            lines.append(f"| {entry['name']} | | | {plain(entry.get('error', ''))} | | | | {within} |")
         lines += [row_of(entry, cell) for cell in entry.get("cells", [])]
     return "\n".join(lines) + "\n"
 
