@@ -170,6 +170,19 @@ Result<std::vector<WhyProcess>> read_why(const std::string& json) {
   return list(*answer, "processes", why_of);
 }
 
+Result<TracePart> read_trace(const std::string& json) {
+  const auto answer = answer_with(json, "lines");
+  if (!answer) return answer.error();
+  TracePart part;
+  part.lines = list<std::string>(*answer, "lines", [](const Json& one) {
+    return one.is_string() ? one.get<std::string>() : std::string();
+  });
+  part.next = whole(*answer, "next");
+  part.end = whole(*answer, "end");
+  part.lost = whole(*answer, "lost");
+  return part;
+}
+
 Result<std::vector<SettingInfo>> read_settings(const std::string& json) {
   const auto answer = answer_with(json, "settings");
   if (!answer) return answer.error();
@@ -188,6 +201,13 @@ std::string status_request() {
 
 std::string why_request(const std::string& name) {
   return line({{"op", "why"}, {"name", name}});
+}
+
+std::string trace_request(const std::string& name, std::optional<long> from) {
+  Json request{{"op", "trace"}};
+  if (!name.empty()) request["name"] = name;
+  if (from) request["from"] = *from;
+  return line(request);
 }
 
 std::string limit_request(const std::string& name, const LimitWish& wish) {

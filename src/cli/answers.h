@@ -86,6 +86,13 @@ struct WhyProcess {
   std::string text;
 };
 
+struct TracePart {
+  std::vector<std::string> lines;
+  long next = 0;  // where to go on
+  long end = 0;   // where there is no more yet
+  long lost = 0;  // lines that were not kept for so long
+};
+
 struct SettingInfo {
   std::string name;
   std::string value;
@@ -99,6 +106,7 @@ struct SettingInfo {
 Result<Status> read_status(const std::string& json);
 Result<TenantInfo> read_tenant(const std::string& json);
 Result<std::vector<WhyProcess>> read_why(const std::string& json);
+Result<TracePart> read_trace(const std::string& json);
 Result<std::vector<SettingInfo>> read_settings(const std::string& json);
 
 // The answer without the envelope ("ok"), in the order it came; on one line, or indented.
@@ -107,6 +115,8 @@ std::string bare_answer(const std::string& json, bool one_line);
 // Requests, without the end of the line.
 std::string status_request();
 std::string why_request(const std::string& name);
+// Of one tenant, or (empty) of all; `from`: none to begin with what there is.
+std::string trace_request(const std::string& name, std::optional<long> from);
 std::string limit_request(const std::string& name, const LimitWish& wish);
 std::string pause_request(const std::string& name, bool paused);
 std::string config_request();

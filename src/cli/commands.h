@@ -11,6 +11,7 @@ Command top_command();
 Command ps_command();
 Command limit_command();
 Command why_command();
+Command trace_command();
 Command pause_command();
 Command resume_command();
 Command config_command();

@@ -27,9 +27,10 @@ struct Outcome {
 Outcome run(const std::vector<std::string>& words) {
   std::ostringstream out;
   std::ostringstream err;
-  const int code = run_program({status_command(), top_command(), ps_command(), limit_command(),
-                                why_command(), pause_command(), resume_command(), config_command()},
-                               words, {out, err});
+  const int code =
+      run_program({status_command(), top_command(), ps_command(), limit_command(), why_command(),
+                   trace_command(), pause_command(), resume_command(), config_command()},
+                  words, {out, err});
   return {code, out.str(), err.str()};
 }
 
@@ -52,6 +53,30 @@ TEST(ControlCommands, LimitSendsWhatWasGivenAndShowsWhatIs) {
                 R"({"op":"limit","name":"train","cores":60})",
                 R"({"op":"limit","name":"train","memory":8589934592,"priority":-2})",
                 R"({"op":"limit","name":"train","memory":null})"}));
+}
+
+TEST(ControlCommands, TraceShowsWhatThereIsInParts) {
+  ControlServer server([](const std::string& request) -> std::string {
+    if (request.find("from") == request.npos) {
+      return R"({"ok":true,"lines":["one","two"],"next":7,"end":9,"lost":0})";
+    }
+    // More has come meanwhile: without --follow that is not waited for.
+    return R"({"ok":true,"lines":["three"],"next":9,"end":12,"lost":3})";
+  });
+  const Outcome outcome = run({"trace", "train"});
+  EXPECT_EQ(outcome.code, kGood);
+  EXPECT_EQ(outcome.out, "one\ntwo\nthree\n");
+  EXPECT_NE(outcome.err.find("3 lines came too fast and are lost"), std::string::npos);
+  EXPECT_EQ(server.requests(),
+            (std::vector<std::string>{R"({"op":"trace","name":"train"})",
+                                      R"({"op":"trace","name":"train","from":7})"}));
+}
+
+TEST(ControlCommands, TraceOfAnOlderSchedulerSaysSo) {
+  ControlServer server(always(R"({"ok":false,"error":"there is no \"op\" 'trace'"})"));
+  const Outcome outcome = run({"trace"});
+  EXPECT_NE(outcome.code, kGood);
+  EXPECT_NE(outcome.err.find("there is no"), std::string::npos) << outcome.err;
 }
 
 TEST(ControlCommands, WrongValuesAreNotSent) {

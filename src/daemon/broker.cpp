@@ -86,6 +86,11 @@ std::string printable(const char* field, std::size_t size) {
 Broker::Broker(const core::Config& config, Time now, Outbox& outbox, Log& log)
     : core_(config, now), outbox_(outbox), log_(log) {}
 
+void Broker::note(const ClientRecord& client, std::string_view event,
+                  std::initializer_list<Field> fields) {
+  trace_.add(event, tenants_.at(client.tenant).is.name, client.id.value, fields);
+}
+
 ClientRecord* Broker::find(ClientId client) {
   const auto at = clients_.find(client);
   return at == clients_.end() ? nullptr : &at->second;

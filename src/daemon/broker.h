@@ -14,6 +14,7 @@
 #include "daemon/host_arena.h"
 #include "daemon/log.h"
 #include "daemon/records.h"
+#include "daemon/trace.h"
 #include "wire/messages.h"
 
 namespace nvshare::daemon {
@@ -110,6 +111,7 @@ class Broker {
   bool scheduling() const { return scheduling_; }
 
   const core::Core& core() const { return core_; }
+  const Trace& trace() const { return trace_; }
   const std::map<ClientId, ClientRecord>& clients() const { return clients_; }
   const std::map<TenantId, TenantRecord>& tenants() const { return tenants_; }
   const std::map<GpuId, GpuRecord>& gpus() const { return gpus_; }
@@ -233,12 +235,15 @@ class Broker {
   bool make_room(Time now);
   void forget_unused(Time now);
   void sample_shares(Time now);
+  void note(const ClientRecord& client, std::string_view event,
+            std::initializer_list<Field> fields);
   // Whose limit changes: what it had under the old one does not count for the new one's share.
   void restart_share(TenantRecord& tenant, Time now);
 
   core::Core core_;
   Outbox& outbox_;
   Log& log_;
+  Trace trace_;
   HostArena* arena_ = nullptr;
   wire::Backend backend_ = wire::Backend::Swap;
   std::uint64_t next_order_ = 1;

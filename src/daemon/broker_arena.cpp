@@ -208,10 +208,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
   client.arena -= bytes;
   client.arena_made -= bytes;
   client.arena_returnable -= bytes;
-  if (log_.writes(Level::Debug)) {
-    log_.debug("host_memory_returned",
-               {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.count}});
-  }
+  note(client, "host_memory_returned", {{"bytes", bytes.count}, {"left", client.arena.count}});
   // It may be needed again by now.
   fill_arena(now);
 }

@@ -73,13 +73,9 @@ void Broker::act(const core::Grant& grant, const core::Reason& why, Time now) {
   message.budget = static_cast<std::uint64_t>(grant.budget.value_or(Duration::zero()).count());
   client->page->scheduler.budget = message.budget;
   client->page->scheduler.grant = message.grant;
-  if (log_.writes(Level::Debug)) {
-    log_.debug("grant", {{"client", client->id.value},
-                         {"grant", message.grant},
-                         {"budget", message.budget},
-                         {"reason", core::to_text(why)}});
-  }
   outbox_.send(client->id, message.header);
+  note(*client, "grant",
+       {{"grant", message.grant}, {"budget", message.budget}, {"reason", core::to_text(why)}});
 }
 
 void Broker::act(const core::Drop& drop, const core::Reason& why, Time) {
@@ -87,12 +83,8 @@ void Broker::act(const core::Drop& drop, const core::Reason& why, Time) {
   if (client == nullptr || !client->grant) return;
   auto message = wire::make<wire::Drop>();
   message.grant = client->grant->number;
-  if (log_.writes(Level::Debug)) {
-    log_.debug(
-        "drop",
-        {{"client", client->id.value}, {"grant", message.grant}, {"reason", core::to_text(why)}});
-  }
   outbox_.send(client->id, message.header);
+  note(*client, "drop", {{"grant", message.grant}, {"reason", core::to_text(why)}});
 }
 
 void Broker::act(const core::Overdue& overdue, const core::Reason& why, Time) {
@@ -207,6 +199,7 @@ void Broker::restart_share(TenantRecord& tenant, Time now) {
   for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
   tenant.sampled_used = bills_of(core_.snapshot())[tenant.id];
   tenant.sampled_at = now;
+  tenant.share_percent.reset();  // until there is one
 }
 
 // --- how clients are watched -------------------------------------------------------------------

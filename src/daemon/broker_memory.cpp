@@ -315,12 +315,8 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   const std::uint64_t number = next_order_++;
   const Bytes beyond = out ? Bytes{} : beyond_and_away(*client);
   client->orders.push_back({number, out, bytes, beyond});
-  if (log_.writes(Level::Debug)) {
-    log_.debug(out ? "swap_out" : "swap_in", {{"client", id.value},
-                                              {"order", number},
-                                              {"bytes", bytes.count},
-                                              {"reason", core::to_text(why)}});
-  }
+  note(*client, out ? "swap_out" : "swap_in",
+       {{"order", number}, {"bytes", bytes.count}, {"reason", core::to_text(why)}});
   const auto send = [&](auto message) {
     message.order = number;
     message.bytes = static_cast<std::uint64_t>((bytes + beyond).count);
@@ -370,14 +366,12 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
     }
   }
   for (const MoveOrder& one : client.orders) (one.out ? event.out_left : event.in_left) += one.left;
-  if (log_.writes(Level::Debug)) {
-    log_.debug("moved", {{"client", client.id.value},
-                         {"out", out.count},
-                         {"in", in.count},
-                         {"copied", copied.count},
-                         {"resident", client.resident.count},
-                         {"allocated", client.allocated.count}});
-  }
+  note(client, "moved",
+       {{"out", out.count},
+        {"in", in.count},
+        {"copied", copied.count},
+        {"resident", client.resident.count},
+        {"allocated", client.allocated.count}});
   const auto taken = step(event, now);
   if (!taken) return disconnect(client, taken.error().message);
   if (client.booked > client.to_book()) book_change(client, now);

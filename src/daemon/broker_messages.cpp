@@ -81,6 +81,13 @@ void Broker::take(ClientRecord& client, const wire::Released& message, Time now)
   GpuRecord& gpu = gpus_.at(client.gpu);
   read_meters(gpu, now, &client, message.used);
   const Duration used = client.grant->billed;
+  note(client, "released",
+       {{"grant", message.grant},
+        {"held", (now - client.grant->since).count()},
+        {"used", message.used},
+        {"billed", used.count()},
+        {"gaps", std::chrono::nanoseconds(std::chrono::microseconds(message.gaps)).count()},
+        {"more", message.more_work != 0 ? 1 : 0}});
   client.used_before += used;
   client.grant.reset();
   client.page->scheduler.grant = 0;

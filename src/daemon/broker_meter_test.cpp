@@ -98,7 +98,9 @@ TEST_F(BrokerMeter, WhatWasUsedUnderAnotherLimitIsNoPartOfTheShare) {
   t.now += 400ms;
   core::Limits half;
   half.core_percent = 50;
+  ASSERT_TRUE(t.broker.find_tenant("a")->share_percent);
   ASSERT_TRUE(t.broker.set_limits(a, half, t.now));
+  EXPECT_FALSE(t.broker.find_tenant("a")->share_percent) << "there is none yet";
   t.meter(one, first, 700ms);
   t.now += 600ms;
   t.broker.sample(t.now);
@@ -108,6 +110,7 @@ TEST_F(BrokerMeter, WhatWasUsedUnderAnotherLimitIsNoPartOfTheShare) {
   t.meter(one, first, 900ms);
   t.now += 200ms;
   ASSERT_TRUE(t.broker.set_limits(a, half, t.now));
+  EXPECT_TRUE(t.broker.find_tenant("a")->share_percent);
   t.meter(one, first, 1200ms);
   t.now += 800ms;
   t.broker.sample(t.now);

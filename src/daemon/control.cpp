@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +19,8 @@ namespace nvshare::daemon {
 namespace {
 
 using json = nlohmann::ordered_json;
+
+constexpr std::size_t kLinesInOne = 1000;  // of the trace, in an answer
 
 std::optional<std::string> text_in(const json& request, const char* key) {
   const auto at = request.find(key);
@@ -289,6 +292,25 @@ struct Control::Json {
     return json{{"processes", std::move(processes)}};
   }
 
+  Result<json> trace(const json& request) const {
+    std::string name;
+    if (request.contains("name")) {
+      const auto found = tenant_named(request);
+      if (!found) return found.error();
+      name = (*found)->is.name;
+    }
+    constexpr auto kMostNumber = std::numeric_limits<std::int64_t>::max();
+    const auto from = number_in(request, "from", 0, kMostNumber);
+    if (!from) return from.error();
+    const auto first = static_cast<std::uint64_t>(from->value_or(0));
+    const Trace::Part part = broker().trace().from(first, name, kLinesInOne);
+    // Who has not seen any yet has lost none.
+    return json{{"lines", part.lines},
+                {"next", part.next},
+                {"end", part.end},
+                {"lost", *from ? part.lost : 0}};
+  }
+
   Result<json> limit(const json& request) const {
     const auto found = tenant_named(request);
     if (!found) return found.error();
@@ -377,9 +399,10 @@ struct Control::Json {
 
   Result<json> dispatch(const json& request) const {
     using Operation = Result<json> (Json::*)(const json&) const;
-    static constexpr std::array<std::pair<std::string_view, Operation>, 7> kOperations{
+    static constexpr std::array<std::pair<std::string_view, Operation>, 8> kOperations{
         {{"status", &Json::status},
          {"why", &Json::why},
+         {"trace", &Json::trace},
          {"limit", &Json::limit},
          {"pause", &Json::pause},
          {"config", &Json::config},

@@ -143,6 +143,32 @@ TEST_F(ControlTest, TheShareIsOfTheLastSecond) {
   EXPECT_EQ(one["processes"][0]["used"], 250'000'000);
 }
 
+TEST_F(ControlTest, TheTraceHasEveryTurnAndTheLogHasNone) {
+  const std::size_t logged = t.lines.size();
+  t.want(client);
+  const std::uint64_t grant = t.granted(client);
+  t.now += 30ms;
+  t.release(client, grant, 20ms);
+  const json all = ask({{"op", "trace"}});
+  ASSERT_EQ(all["lines"].size(), 2u);
+  const std::string granted = all["lines"][0].get<std::string>();
+  const std::string released = all["lines"][1].get<std::string>();
+  EXPECT_NE(granted.find("event=grant tenant=train client="), std::string::npos) << granted;
+  EXPECT_NE(granted.find("reason="), std::string::npos) << granted;
+  EXPECT_NE(released.find("held=30000000 used=20000000 billed=20000000"), std::string::npos)
+      << released;
+  EXPECT_EQ(t.lines.size(), logged) << t.lines.back();
+  EXPECT_EQ(all["next"], 2);
+  EXPECT_EQ(all["end"], 2);
+  EXPECT_EQ(all["lost"], 0);
+  EXPECT_TRUE(ask({{"op", "trace"}, {"from", 2}})["lines"].empty());
+  EXPECT_EQ(ask({{"op", "trace"}, {"name", "train"}, {"from", 1}})["lines"].size(), 1u);
+  EXPECT_EQ(refused({{"op", "trace"}, {"name", "trian"}}),
+            "there is no tenant 'trian'; did you mean 'train'?");
+  EXPECT_EQ(refused({{"op", "trace"}, {"from", -1}}),
+            "from: -1 is not a whole number from 0 to 9223372036854775807");
+}
+
 TEST_F(ControlTest, WhySaysWhy) {
   const json why = ask({{"op", "why"}, {"name", "train"}});
   EXPECT_EQ(why["processes"][0]["pid"], 4711);

@@ -54,6 +54,18 @@ std::string logfmt_value(std::string_view value) {
   return quoted + '"';
 }
 
+void append_fields(std::string& line, std::initializer_list<Field> fields) {
+  for (const Field& field : fields) {
+    line += fmt::format(" {}={}", field.key, logfmt_value(field.value));
+  }
+}
+
+std::string time_stamp() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return fmt::format("time={:%FT%T}.{:06}Z", fmt::gmtime(now.tv_sec), now.tv_nsec / 1000);
+}
+
 void Log::write(Level level, std::string_view event, std::initializer_list<Field> fields) {
   if (!writes(level)) return;
   Rate& rate = rates_[event];
@@ -64,9 +76,7 @@ void Log::write(Level level, std::string_view event, std::initializer_list<Field
   }
   ++rate.lines;
   std::string line = fmt::format("level={} event={}", name_of(level), event);
-  for (const Field& field : fields) {
-    line += fmt::format(" {}={}", field.key, logfmt_value(field.value));
-  }
+  append_fields(line, fields);
   if (line.size() > kLongestLine - 32) line.resize(kLongestLine - 32);
   if (rate.left_out > 0) line += fmt::format(" suppressed={}", rate.left_out);
   rate.left_out = 0;
@@ -80,10 +90,7 @@ Log::Sink write_to(int fd) {
     // writable takes a line of this length.
     pollfd ready{fd, POLLOUT, 0};
     if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    const std::string stamped =
-        fmt::format("time={:%FT%T}.{:06}Z {}", fmt::gmtime(now.tv_sec), now.tv_nsec / 1000, line);
+    const std::string stamped = fmt::format("{} {}", time_stamp(), line);
     [[maybe_unused]] const auto written = ::write(fd, stamped.data(), stamped.size());
   };
 }

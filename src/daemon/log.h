@@ -88,5 +88,9 @@ Log::Sink write_to(int fd);
 
 // The value as it stands in a line: quoted when it has to be.
 std::string logfmt_value(std::string_view value);
+// " key=value" of each.
+void append_fields(std::string& line, std::initializer_list<Field> fields);
+// "time=...", now, in UTC.
+std::string time_stamp();
 
 }  // namespace nvshare::daemon

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/log.h"
+
+namespace nvshare::daemon {
+
+// What was decided lately, for `nvshare trace`. That may be a thousand lines a second: in the log
+// they would bury everything else.
+class Trace {
+ public:
+  static constexpr std::size_t kKept = 10'000;  // a few minutes of two programs that take turns
+
+  // `name`: the tenant that it is about, `client` which of its processes.
+  void add(std::string_view event, std::string_view name, std::uint64_t client,
+           std::initializer_list<Field> fields);
+
+  struct Part {
+    std::vector<std::string_view> lines;
+    std::uint64_t next = 0;  // what to ask for to go on
+    std::uint64_t end = 0;   // where there is no more yet
+    std::uint64_t lost = 0;  // that were asked for and are not kept any more
+  };
+  // The lines from number `from` on, of one tenant or (empty) of all, at most so many. As long as
+  // nothing is added.
+  Part from(std::uint64_t from, std::string_view name, std::size_t most) const;
+
+ private:
+  struct Line {
+    std::string name;
+    std::string text;
+  };
+  std::deque<Line> lines_;
+  std::uint64_t first_ = 0;  // the number of the first that is kept
+};
+
+}  // namespace nvshare::daemon
