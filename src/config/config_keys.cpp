@@ -63,7 +63,7 @@ Result<T> from_text(std::string_view text) {
   } else if constexpr (std::is_same_v<T, int>) {
     const auto value =
         parse_integer(text, std::numeric_limits<int>::min(), std::numeric_limits<int>::max());
-    if (!value) return value.error();
+    if (!value) return Error{fmt::format("'{}' is not a whole number", text)};
     return static_cast<int>(*value);
   } else {
     std::vector<std::string_view> words;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <span>
 #include <type_traits>
 #include <variant>
@@ -273,24 +274,39 @@ void load_file(std::string_view text, const std::string& name, Loaded& loaded) {
   for (std::string& line : problems.lines()) loaded.problems.push_back(std::move(line));
 }
 
+std::string_view unit_of(std::string_view variable) {
+  for (const Alias& alias : kAliases) {
+    if (alias.variable == variable) return alias.unit;
+  }
+  return "";
+}
+
 void load_environment(const Environment& environment, Loaded& loaded) {
   const auto before = core::problems(loaded.settings.core);
+  std::map<std::string_view, std::string_view> set_by;  // setting -> variable
   for (const Setting& setting : all_settings()) {
     for (const std::string& variable : setting.variables) {
       const char* value = environment(variable.c_str());
       if (value == nullptr || *value == 0) continue;
-      std::string text = value;
-      for (const Alias& alias : kAliases) {
-        if (alias.variable == variable) text += alias.unit;
+      const std::string_view unit = unit_of(variable);
+      const auto set = assign(loaded.settings, setting.name, value + std::string(unit));
+      if (set) {
+        set_by[setting.name] = variable;
+      } else if (unit.empty()) {
+        loaded.problems.push_back(
+            fmt::format("{}: {}", variable, without_name(set.error().message, setting.name)));
+      } else {
+        loaded.problems.push_back(fmt::format("{}: '{}' is not a number of {} ({} is {})", variable,
+                                              value, unit, setting.name, setting.range));
       }
-      const auto set = assign(loaded.settings, setting.name, text);
-      if (set) continue;
-      loaded.problems.push_back(
-          fmt::format("{}: {}", variable, without_name(set.error().message, setting.name)));
     }
   }
   for (const std::string& problem : new_problems(before, loaded.settings.core)) {
-    loaded.problems.push_back(problem + " (from the environment)");
+    const std::string key = problem.substr(0, problem.find(':'));
+    const auto from = set_by.find(key);
+    loaded.problems.push_back(
+        from == set_by.end() ? problem + " (from the environment)"
+                             : fmt::format("{}: {}", from->second, without_name(problem, key)));
   }
 }
 

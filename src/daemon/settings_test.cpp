@@ -76,9 +76,25 @@ TEST(Settings, EveryProblemOfTheEnvironmentIsTold) {
   std::string all;
   for (const std::string& one : loaded.problems) all += one + "\n";
   EXPECT_NE(all.find("NVSHARE_TURN: '10' has no known unit"), std::string::npos) << all;
-  EXPECT_NE(all.find("window: 5000.00s is not from"), std::string::npos) << all;
+  EXPECT_NE(all.find("NVSHARE_COMPUTE_WINDOW_MS: 5000.00s is not from 10.0ms to 3600.00s"),
+            std::string::npos)
+      << all;
   EXPECT_NE(all.find("NVSHARE_MAX_CLIENTS: "), std::string::npos) << all;
   EXPECT_NE(all.find("NVSHARE_WHEN_LOST: 'sulk' is not one of run, wait"), std::string::npos);
+}
+
+TEST(Settings, WhatIsWrongIsToldInTheUsersOwnWords) {
+  const auto problem = [](const char* variable, const char* value) {
+    const Loaded loaded = load({}, {{variable, value}});
+    return loaded.problems.size() == 1 ? loaded.problems[0] : "";
+  };
+  EXPECT_EQ(problem("NVSHARE_COMPUTE_WINDOW_MS", "abc"),
+            "NVSHARE_COMPUTE_WINDOW_MS: 'abc' is not a number of ms (window is 10.0ms to "
+            "3600.00s)");
+  EXPECT_EQ(problem("NVSHARE_QUOTA_CARRYOVER_PERCENT", "70%"),
+            "NVSHARE_QUOTA_CARRYOVER_PERCENT: '70%' is not a whole number");
+  EXPECT_EQ(problem("NVSHARE_DROP_TAIL_BILLING_PERCENT", "101"),
+            "NVSHARE_DROP_TAIL_BILLING_PERCENT: 101 is not from 0 to 100");
 }
 
 TEST(Settings, OneAtATimeKeepsToItsRangeAndChangesNothingOnError) {
