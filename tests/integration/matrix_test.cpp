@@ -119,7 +119,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(Pair{{25, 75}, {25, 75}}, Pair{{30, 60}, {30, 60}},
                                          Pair{{50, 50}, {50, 50}}, Pair{{50, kNone}, {50, 50}},
                                          Pair{{80, 80}, {50, 50}}),
-                       ::testing::Values(std::pair{kGemm, kGemm}, std::pair{kGemm, kStep})));
+                       ::testing::Values(std::pair{kGemm, kGemm}, std::pair{kStep, kStep},
+                                         std::pair{kGemm, kFine}, std::pair{kStep, kGraph})));
 
 // What they could have had each alone they have together: one works in the gaps of the other.
 TEST_F(Matrix, BurstyProgramsKeepTheirRhythm) {
