@@ -178,5 +178,44 @@ TEST_F(Shares, BurstsBelowTheLimitAreNotHeldBack) {
   });
 }
 
+class Priorities : public Shares {
+ protected:
+  Job running(const std::string& name, int priority, Words job_options) {
+    job_options.insert(job_options.end(), {"--seconds", "60"});
+    Job one = job(name, {"--priority=" + std::to_string(priority)}, job_options);
+    EXPECT_TRUE(one.process.wait_for("progress", 30s)) << one.process.output();
+    return one;
+  }
+};
+
+// By turns alone it would have a quarter of the GPU, as each of them: of 20 ms in every 40 it loses
+// what it waits for the shortest of turns to end.
+TEST_F(Priorities, TheHigherOneWaitsForAShortTurnAtMost) {
+  std::vector<Job> others;
+  for (const char* name : {"a", "b", "c"}) others.push_back(running(name, 0, {"--queue", "4"}));
+  const Job first =
+      running("first", 5, {"--pattern", "bursty", "--busy", "20ms", "--idle", "20ms"});
+  sleep(1s);
+  measure([&] { return share_for(first, 3s); },
+          [](double share) { return wrong_number(share, 44, 7, "20 ms of work in every 40"); });
+  for (const Job& one : others) EXPECT_GT(one.share(now() - 3s, now()), 8);
+}
+
+// Waiting counts as priority, a second as a step.
+TEST_F(Priorities, TheLowerOneGetsWhatIsLeftAndNeverNothing) {
+  const Job high = running("high", 1, {"--queue", "4"});
+  const Job low = running("low", 0, {"--queue", "4"});
+  sleep(2s);
+  const auto both = [&] {
+    const Duration from = now();
+    const double share = share_for(high, 4s);
+    return std::pair{share, low.share(from, from + 4s)};
+  };
+  measure(both, [](const auto& got) {
+    return wrong_number(got.first, 93, 7, "the higher one's share") +
+           wrong_number(got.second, 5.2, 5, "the lower one's share");
+  });
+}
+
 }  // namespace
 }  // namespace nvshare::integration
