@@ -1,5 +1,9 @@
 #include "core/core.h"
 
+#include <malloc.h>
+
+#include <deque>
+
 #include "core/testing.h"
 
 namespace nvshare::core {
@@ -278,6 +282,50 @@ TEST(Core, WhoIsCutOffIsNotTakenForBursty) {
   }
   EXPECT_GE(turns, 390);
   EXPECT_GE(grants[399].budget, 60ms);
+}
+
+// What it keeps does not grow with the time, with turns, or with those who came and went. (Where
+// memory cannot be counted, as under ASan, this says nothing.)
+TEST(Core, AnHourLeavesNothingBehind) {
+  TestCore t;
+  t.gpu(0);
+  std::deque<Grant> grants;
+  const auto note = [&](const Decisions& decisions) {
+    for (const Grant& grant : only<Grant>(decisions)) grants.push_back(grant);
+  };
+  for (int id : {1, 2}) t.client(id, 40);
+  for (int id : {1, 2}) note(t.want(id));
+  int turns = 0;
+  int visitors = 0;
+  const auto serve_until = [&](Time end) {
+    while (t.now < end) {
+      if (grants.empty()) {
+        note(t.pass(5ms));
+        continue;
+      }
+      const Grant grant = grants.front();
+      grants.pop_front();
+      const Duration used = std::min(grant.budget.value_or(10ms), Duration(50ms));
+      note(t.pass(used));
+      const bool stays = grant.client.value <= 2;
+      note(t.step(Released{grant.client, used, stays}));
+      if (!stays) {
+        note(t.step(ClientGone{grant.client}));
+        t.step(TenantRemoved{TenantId{grant.client.value}});
+      }
+      if (++turns % 10 != 0) continue;
+      const int visitor = 3 + visitors++;
+      t.client(visitor, visitor % 2 == 0 ? 100 : 10);
+      note(t.want(visitor));
+      t.step(LimitsChanged{TenantId{1}, {.core_percent = 30 + visitor % 20, .memory = {}}});
+    }
+  };
+  serve_until(Time{} + 2min);
+  const auto early = mallinfo2().uordblks;
+  serve_until(Time{} + 1h);
+  EXPECT_LE(mallinfo2().uordblks, early + 4096);
+  EXPECT_GT(turns, 50'000);
+  EXPECT_GT(visitors, 5'000);
 }
 
 TEST(Core, AGpuThatIsRemovedForgetsItsClients) {
