@@ -24,10 +24,11 @@ Duration MeteredEngine::cap_of(const Share& share) const {
   return std::max(percent_of(config_.burst_window, share.limit()), resume_level(share));
 }
 
-// When all is calm, most of a turn: with what it earns meanwhile that lasts for one.
+// When all is calm also most of a turn: with what it earns meanwhile that lasts for one.
 Duration MeteredEngine::worth_coming_back(bool calm) const {
-  if (calm) return worth(3 * kTurnsPerHandOver / 4, kLongestResumeCalm, true);
-  return worth(2 * kTurnsPerHandOver, kLongestResume, false);
+  const Duration two_hand_overs = worth(2 * kTurnsPerHandOver, kLongestResume, calm);
+  if (!calm) return two_hand_overs;
+  return std::max(two_hand_overs, worth(3 * kTurnsPerHandOver / 4, kLongestResumeCalm, true));
 }
 
 // A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
@@ -219,7 +220,15 @@ void MeteredEngine::activate(Share& share) {
   const Duration lag = short_gap ? config_.burst_window : Duration::zero();
   const Tier tier = tier_of(share);
   const int level = level_of(share);
-  const VirtualTime floor = levels_[static_cast<std::size_t>(level)].floor[tier];
+  VirtualTime floor = levels_[static_cast<std::size_t>(level)].floor[tier];
+  // Of those that it competes with one may have waited for its allowance when the floor was raised:
+  // who comes new does not have to wait until that one has caught up.
+  if (!short_gap && running_.size() == 1) {
+    const Share& holder = *running_.begin()->second->share;
+    if (tier_of(holder) == tier && level_of(holder) == level) {
+      floor = std::min(floor, holder.meter.vtime);
+    }
+  }
   const bool same_queue = account.tier == tier && account.level == level;
   account.vtime = same_queue ? std::max(account.vtime, floor - lag.count()) : floor;
   account.tier = tier;

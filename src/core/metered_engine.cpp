@@ -355,10 +355,10 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   if (share.limited()) {
     const bool comes_first = !other_limits_wait(share);
     // Turns that it would have in a row are one.
-    const Duration first = stays_first(share, Duration::zero());
+    const Duration first = calm() ? stays_first(share, Duration::zero()) : Duration::zero();
     budget =
         comes_first ? lasts(share) : std::max(share.meter.allowance, std::min(first, lasts(share)));
-    if (calm() && share.ready.size() == 1) {
+    if (share.ready.size() == 1) {
       const Duration longest = kCalm * kLongestTurn * config_.turn;
       const Duration most = std::min(kTurnsInOne * client.turn, longest + longest / 2);
       client.turn = std::max(client.turn, std::min(first, most));

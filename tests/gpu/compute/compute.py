@@ -111,14 +111,14 @@ class Compute:
         """So that a card that changes bit by bit does not count. A third time where the two differ: then one of
         them was disturbed, and the other two are to be the same."""
         measured = [before, self.alone(kind)]
-        if abs(measured[1]["full"] / before["full"] - 1) > DISTURBED:
+        if abs(measured[1]["full"] / before["full"] - 1) > DISTURBED and self.bench.left() > self.kept_s:
             measured.append(self.alone(kind))
         return self.native_of(kind, measured)
 
     def native_of(self, kind, measured):
         ready = self.ready(kind)
         rates = sorted(one["full"] for one in measured)
-        steady = len(rates) < 3 or min(b / a for a, b in zip(rates, rates[1:])) - 1 <= DISTURBED
+        steady = len(rates) == 1 or min(b / a for a, b in zip(rates, rates[1:])) - 1 <= DISTURBED
         return {"full": statistics.median(one["full"] for one in measured),
                 "duty": round(statistics.median(one["duty"] for one in measured), 2), **ready,
                 "host_bound": ready["submit_ms"] > HOST_BOUND * ready["unit_ms"], "steady": steady,
@@ -174,19 +174,21 @@ class Compute:
         except RuntimeError as error:
             more["error"] = f"afterwards: {error}"
             native = {kind: self.native_of(kind, [before[kind]]) for kind in kinds}
-        for kind, one in native.items():
-            if not one["steady"]:
-                rates = ", ".join(f"{rate:.1f}" for rate in one["measured"])
-                more["error"] = f"{kind} is not steady without nvshare: {rates} a second"
+        unsteady = [f"{kind} is not steady without nvshare: " +
+                    ", ".join(f"{rate:.1f}" for rate in one["measured"]) + " a second"
+                    for kind, one in native.items() if not one["steady"]]
+        if unsteady:
+            more["error"] = "; ".join(unsteady)
         for cell in cells:
             cell["shares"] = {one: round(100 * (value or 0) / native[one.split("-")[0]]["full"], 2)
                               for one, value in cell.pop("rates", {}).items()}
         failed = [cell for cell in cells if "error" in cell]
         cells = judge([cell for cell in cells if "error" not in cell], native) + failed
+        for cell in cells:
+            cell["ok"] = cell["ok"] and not unsteady
         print(f"{name}: {sum(cell['ok'] for cell in cells)} of {len(cells)} within limits", flush=True)
         return {"name": name, **more, "native": native, "cells": cells, "scheduler": self.scheduler_size(),
-                "ok": bool(cells) and all(cell["ok"] for cell in cells) and
-                      all(one["steady"] for one in native.values())}
+                "ok": bool(cells) and all(cell["ok"] for cell in cells)}
 
     def scheduler_size(self):
         pid = self.bench.status(self.shared.environment).get("scheduler", {}).get("pid")
@@ -205,8 +207,14 @@ class Compute:
             points = 3.0 if name == "long" else 1.0
 
             def judge(cells, native, name=name, points=points):
-                return [judged(cell, {name: min(cell["limits"][name], native[name]["duty"])}, points)
-                        for cell in cells]
+                for cell in cells:
+                    judged(cell, {name: min(cell["limits"][name], native[name]["duty"])}, points)
+                    each = cell.get("each", {})
+                    for copy, done in each.items():
+                        each[copy] = round(100 * done / native[name]["full"], 2)
+                        # Beside the limit it is the process that differs, by up to a percent.
+                        cell["ok"] = cell["ok"] and abs(each[copy] - cell["wanted"][name]) <= points + 1
+                return cells
 
             runs = [({name: limit}, lambda limit=limit, name=name: [self.single_cell(name, limit)])
                     for limit in LIMITS]
@@ -395,7 +403,7 @@ def main(words):
     except ValueError as error:
         print(f"compute: {error}", file=sys.stderr)
         return 2
-    wanted = [word.partition(":")[0] for word in wanted]
+    wanted = list(dict.fromkeys(word.partition(":")[0] for word in wanted))
     compute = Compute(Bench("compute", build, out), quick)
     compute.only = only
     # What each needs at least to be worth beginning: it measures what there is time for.

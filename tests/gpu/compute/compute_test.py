@@ -85,6 +85,9 @@ class ComputeTest(unittest.TestCase):
         self.assertEqual(small["native"]["small"]["full"], 99)
         self.assertEqual(len(small["cells"][0]["each"]), 4)
         self.assertEqual(small["cells"][0]["counted"], {"small": 7.0})
+        self.assertEqual(small["cells"][2]["each"]["small-3"], 48.48)
+        # All of them together are right, one by itself is not: above a limit by two points.
+        self.assertEqual([cell["ok"] for cell in small["cells"]], [True, True, True, False, False])
 
     def test_parts_of_a_section_can_be_named(self):
         for words, names, code in ((["single:train,small"], ["single train", "single small"], 0),
@@ -140,6 +143,7 @@ class ComputeTest(unittest.TestCase):
         self.compute.native = Slower()
         gemm = self.results("single", Works())["single gemm"]
         self.assertFalse(gemm["ok"])
+        self.assertFalse(any(cell["ok"] for cell in gemm["cells"]))
         why = "gemm is not steady without nvshare: 98.0, 96.0, 94.1 a second"
         self.assertIn(why, gemm["error"])
         self.assertIn(f"| single gemm | | | {why} | | | | NO |", (self.out / "compute.md").read_text())
