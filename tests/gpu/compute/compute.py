@@ -136,8 +136,12 @@ class Compute:
         before = processor_time()
         rates, counted, window = self.shared.run(limits, seconds, self.settle)
         return {"limits": limits, "rates": rates, "clock": self.clocks.mean(*window),
-                "taken_away": taken_away(before, processor_time()),
+                "taken_away": taken_away(before, processor_time()), "meter": self.meter(),
                 "counted": {name: round(value, 2) for name, value in counted.items()}}
+
+    def meter(self):
+        """What the scheduler billed lately, what NVML saw, and the difference, in percent of the GPU's time."""
+        return next((gpu.get("meter") for gpu in self.bench.status(self.shared.environment).get("gpus", [])), None)
 
     def single_cell(self, kind, limit):
         """One program, or several of its kind one after the other: the mean of them."""

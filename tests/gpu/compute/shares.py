@@ -66,7 +66,7 @@ def mean_of(kind, cells):
     return {"limits": {kind: limit for cell in cells for limit in cell["limits"].values()},
             "rates": {kind: statistics.mean(each.values())}, "each": each,
             "clock": None if None in clocks else [round(statistics.mean(values)) for values in zip(*clocks)],
-            "taken_away": round(statistics.mean(cell["taken_away"] for cell in cells), 3),
+            "taken_away": round(statistics.mean(cell["taken_away"] for cell in cells), 3), "meter": cells[-1]["meter"],
             "counted": {kind: round(statistics.mean(counted), 2)} if counted else {}}
 
 
