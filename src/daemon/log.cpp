@@ -12,10 +12,8 @@
 namespace nvshare::daemon {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Level>, 4> kLevels{{{"debug", Level::Debug},
-                                                                     {"info", Level::Info},
-                                                                     {"warning", Level::Warning},
-                                                                     {"error", Level::Error}}};
+constexpr std::array<std::pair<std::string_view, Level>, 3> kLevels{
+    {{"info", Level::Info}, {"warning", Level::Warning}, {"error", Level::Error}}};
 
 bool plain(char c) {
   return c > ' ' && c < 0x7f && c != '"' && c != '=' && c != '\\';
@@ -67,10 +65,10 @@ std::string time_stamp() {
 }
 
 void Log::write(Level level, std::string_view event, std::initializer_list<Field> fields) {
-  if (!writes(level)) return;
+  if (level < least_) return;
   Rate& rate = rates_[event];
   if (now_ - rate.since >= 1s) rate = {now_, 0, rate.left_out};
-  if (level != Level::Debug && rate.lines >= kLinesPerSecond) {
+  if (rate.lines >= kLinesPerSecond) {
     ++rate.left_out;
     return;
   }

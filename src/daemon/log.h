@@ -13,7 +13,7 @@
 
 namespace nvshare::daemon {
 
-enum class Level { Debug, Info, Warning, Error };
+enum class Level { Info, Warning, Error };
 std::string_view name_of(Level level);
 std::optional<Level> level_by_name(std::string_view name);
 
@@ -36,9 +36,8 @@ struct Field {
 };
 
 // Lines of key=value ("level=info event=client_registered client=3 tenant=train"). Each kind of
-// event is bounded in rate, unless everything is asked for (debug): what was left out is counted in
-// the next line of its kind. A value that is not a plain word is quoted, and cannot begin a new
-// line.
+// event is bounded in rate: what was left out is counted in the next line of its kind. A value that
+// is not a plain word is quoted, and cannot begin a new line.
 class Log {
  public:
   using Sink = std::function<void(std::string_view line)>;
@@ -49,14 +48,8 @@ class Log {
   // The time of the loop's present turn, by which the rate is bounded.
   void set_time(Time now) { now_ = now; }
   void set_level(Level least) { least_ = least; }
-  // For those who would make text in vain.
-  bool writes(Level level) const { return level >= least_; }
-
   // `event` outlives the log: a literal.
   void write(Level level, std::string_view event, std::initializer_list<Field> fields = {});
-  void debug(std::string_view event, std::initializer_list<Field> fields = {}) {
-    write(Level::Debug, event, fields);
-  }
   void info(std::string_view event, std::initializer_list<Field> fields = {}) {
     write(Level::Info, event, fields);
   }

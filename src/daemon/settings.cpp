@@ -124,7 +124,7 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       settings.*member = std::string(text);
     } else if constexpr (std::is_same_v<T, Level>) {
       const auto level = level_by_name(text);
-      if (!level) return Error{fmt::format("'{}' is not one of debug, info, warning, error", text)};
+      if (!level) return Error{fmt::format("'{}' is not one of info, warning, error", text)};
       settings.*member = *level;
     } else if constexpr (std::is_same_v<T, wire::Backend>) {
       const auto backend = config::backend_by_name(text);
@@ -179,7 +179,7 @@ std::string range_of_own(const OwnKey& key) {
   if (std::holds_alternative<Bytes Settings::*>(key.member)) {
     return "0 to " + nvshare::to_text(core::kMostMemory);
   }
-  if (std::holds_alternative<Level Settings::*>(key.member)) return "debug, info, warning, error";
+  if (std::holds_alternative<Level Settings::*>(key.member)) return "info, warning, error";
   if (std::holds_alternative<wire::WhenLost Settings::*>(key.member)) return "run, wait";
   if (std::holds_alternative<wire::Backend Settings::*>(key.member)) {
     return std::string(config::kBackendNames);

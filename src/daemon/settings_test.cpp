@@ -32,7 +32,7 @@ TEST(Settings, TheEnvironmentGoesBeforeNothing) {
   const Loaded loaded = load({}, {{"NVSHARE_TURN", "10ms"},
                                   {"NVSHARE_MAX_CLIENTS", "7"},
                                   {"NVSHARE_WHEN_LOST", "wait"},
-                                  {"NVSHARE_LOG_LEVEL", "debug"},
+                                  {"NVSHARE_LOG_LEVEL", "warning"},
                                   {"NVSHARE_RUN_DIR", "/tmp/x"},
                                   {"NVSHARE_DEFAULT_MEMORY", "4Gi"},
                                   {"NVSHARE_DEFAULT_CORES", "30"}});
@@ -40,7 +40,7 @@ TEST(Settings, TheEnvironmentGoesBeforeNothing) {
   EXPECT_EQ(loaded.settings.core.turn, 10ms);
   EXPECT_EQ(loaded.settings.max_clients, 7);
   EXPECT_EQ(loaded.settings.when_lost, wire::WhenLost::Wait);
-  EXPECT_EQ(loaded.settings.log_level, Level::Debug);
+  EXPECT_EQ(loaded.settings.log_level, Level::Warning);
   EXPECT_EQ(loaded.settings.run_directory, "/tmp/x");
   EXPECT_EQ(loaded.settings.default_limits().memory, gib(4));
   EXPECT_EQ(loaded.settings.default_limits().core_percent, 30);

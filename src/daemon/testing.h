@@ -90,7 +90,7 @@ inline core::Config quick() {
 
 struct TestBroker {
   explicit TestBroker(const core::Config& config = {}, Bytes memory = gib(16))
-      : log(Level::Debug, [this](std::string_view line) { lines += line; }),
+      : log(Level::Info, [this](std::string_view line) { lines += line; }),
         broker(config, now, outbox, log) {
     EXPECT_TRUE(broker.add_gpu(kTestGpu, "Test GPU", memory, now));
     broker.set_arena(arena);
