@@ -46,7 +46,7 @@ Command trace_command() {
   spec.more =
       "A line for each turn that began (grant: for how long, and why), was to end (drop) and\n"
       "ended (released: how long it was held, what the program's meter said, what was billed),\n"
-      "and for memory that was told to move and moved. Nanoseconds and bytes. The last 10000\n"
+      "and for memory that was told to move and moved. Nanoseconds and bytes. The last 4000\n"
       "lines are kept, whatever the log says.\n\n"
       "examples:\n"
       "  nvshare trace train\n"

@@ -63,7 +63,7 @@ Result<T> from_text(std::string_view text) {
   } else if constexpr (std::is_same_v<T, int>) {
     const auto value =
         parse_integer(text, std::numeric_limits<int>::min(), std::numeric_limits<int>::max());
-    if (!value) return Error{fmt::format("'{}' is not a whole number", text)};
+    if (!value) return value.error();
     return static_cast<int>(*value);
   } else {
     std::vector<std::string_view> words;
@@ -189,7 +189,12 @@ void read_config(TableReader& table, Config& config) {
 Result<void> set_from_text(Config& config, const ConfigKey& key, std::string_view text) {
   return std::visit(
       [&](auto member) -> Result<void> {
-        const auto value = from_text<decltype(type_of_member(member))>(text);
+        using T = decltype(type_of_member(member));
+        const auto value = from_text<T>(text);
+        if (!value && std::is_same_v<T, int>) {  // in words of this key, not of all numbers
+          return Error{
+              fmt::format("{}: '{}' is not a whole number from {}", key.name, text, range_of(key))};
+        }
         if (!value) return value.error().with_context(std::string(key.name));
         config.*member = *value;
         return {};

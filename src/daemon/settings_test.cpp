@@ -92,7 +92,9 @@ TEST(Settings, WhatIsWrongIsToldInTheUsersOwnWords) {
             "NVSHARE_COMPUTE_WINDOW_MS: 'abc' is not a number of ms (window is 10.0ms to "
             "3600.00s)");
   EXPECT_EQ(problem("NVSHARE_QUOTA_CARRYOVER_PERCENT", "70%"),
-            "NVSHARE_QUOTA_CARRYOVER_PERCENT: '70%' is not a whole number");
+            "NVSHARE_QUOTA_CARRYOVER_PERCENT: '70%' is not a whole number from 0 to 100");
+  EXPECT_EQ(problem("NVSHARE_QUOTA_CARRYOVER_PERCENT", "99999999999"),
+            "NVSHARE_QUOTA_CARRYOVER_PERCENT: '99999999999' is not a whole number from 0 to 100");
   EXPECT_EQ(problem("NVSHARE_DROP_TAIL_BILLING_PERCENT", "101"),
             "NVSHARE_DROP_TAIL_BILLING_PERCENT: 101 is not from 0 to 100");
 }

@@ -16,7 +16,8 @@ namespace nvshare::daemon {
 // they would bury everything else.
 class Trace {
  public:
-  static constexpr std::size_t kKept = 10'000;  // a few minutes of two programs that take turns
+  // Two minutes of two programs that take turns, and about a MiB.
+  static constexpr std::size_t kKept = 4'000;
 
   // `name`: the tenant that it is about, `client` which of its processes.
   void add(std::string_view event, std::string_view name, std::uint64_t client,

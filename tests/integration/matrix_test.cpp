@@ -120,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          Pair{{50, 50}, {50, 50}}, Pair{{50, kNone}, {50, 50}},
                                          Pair{{80, 80}, {50, 50}}),
                        ::testing::Values(std::pair{kGemm, kGemm}, std::pair{kStep, kStep},
-                                         std::pair{kGemm, kFine}, std::pair{kStep, kGraph})));
+                                         std::pair{kGemm, kStep}, std::pair{kGemm, kFine},
+                                         std::pair{kStep, kGraph})));
 
 // What they could have had each alone they have together: one works in the gaps of the other.
 TEST_F(Matrix, BurstyProgramsKeepTheirRhythm) {
