@@ -176,6 +176,10 @@ TEST_F(RecordsTest, BehindAPauseCallsAreMarkedOneByOne) {
     }
     some.end();
     ASSERT_OK(real<FunctionId::cuStreamSynchronize>(stream));
+    // On a busy machine that took long, and was learnt from.
+    expect_done();
+    record->window = {};
+    grow_window(*record);
   }
   EXPECT_EQ(one_by_one, 16);
 }
