@@ -88,7 +88,7 @@ for name in "${names[@]}"; do
 done
 sleep 1
 
-heading "Each gets what it may have, not more (GETS); a fifth of the GPU is kept free"
+heading "Each gets what it may have (GETS: in the last seconds); a fifth of the GPU is kept free"
 mark first
 live 9
 mark middle

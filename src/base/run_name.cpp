@@ -22,6 +22,10 @@ Result<void> check_run_name(std::string_view name) {
         fmt::format("a name has 1 to {} letters, digits, '.', '_' or '-': give another with --name",
                     kLongestName)};
   }
+  if (name.front() == '-') {
+    return Error{
+        fmt::format("'{}' is no name, which begins with a letter, a digit, '.' or '_'", name)};
+  }
   if (is_schedulers_own(name)) {
     return Error{
         fmt::format("names that begin with '{}' are the scheduler's own: "

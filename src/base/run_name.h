@@ -16,8 +16,8 @@ bool is_name_letter(char c);
 // Whether a name begins like those that the scheduler gives by itself, to users and containers.
 bool is_schedulers_own(std::string_view name);
 
-// What a run may be called: 1 to 63 letters that belong in a name, and not like the tenants that
-// the scheduler names itself.
+// What a run may be called: 1 to 63 letters that belong in a name, not like an option and not like
+// the tenants that the scheduler names itself.
 Result<void> check_run_name(std::string_view name);
 
 }  // namespace nvshare

@@ -12,9 +12,10 @@ TEST(RunName, IsChecked) {
                                   std::string("user"), std::string("run-user-1000")}) {
     EXPECT_TRUE(check_run_name(good)) << good;
   }
-  for (const std::string& bad : {std::string(), std::string(64, 'a'), std::string("two words"),
-                                 std::string("a/b"), std::string("new\nline"), std::string("é"),
-                                 std::string("user-1000"), std::string("container-ab")}) {
+  for (const std::string& bad :
+       {std::string(), std::string(64, 'a'), std::string("two words"), std::string("a/b"),
+        std::string("new\nline"), std::string("é"), std::string("user-1000"),
+        std::string("container-ab"), std::string("--"), std::string("-h")}) {
     EXPECT_FALSE(check_run_name(bad)) << bad;
   }
   EXPECT_EQ(check_run_name("container-ab").error().message,

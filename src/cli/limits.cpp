@@ -82,7 +82,7 @@ std::string default_name(std::string_view program, long pid) {
     if (!is_name_letter(c)) c = '_';
   }
   if (name.empty()) name = "program";
-  if (is_schedulers_own(name + behind)) name = "run-" + name;
+  if (name.front() == '-' || is_schedulers_own(name + behind)) name = "run-" + name;
   if (name.size() > kLongestName - behind.size()) name.resize(kLongestName - behind.size());
   return name + behind;
 }

@@ -102,6 +102,7 @@ TEST(Limits, DefaultNamesAreNames) {
   EXPECT_EQ(default_name("/usr/bin/python3", 42), "python3-42");
   EXPECT_EQ(default_name("my program", 42), "my_program-42");
   EXPECT_EQ(default_name("/", 42), "program-42");
+  EXPECT_EQ(default_name("./-x", 42), "run--x-42");
   EXPECT_EQ(default_name("user-tool", 42), "run-user-tool-42");
   EXPECT_EQ(default_name("user", 42), "run-user-42") << "for user-42 is a user";
   EXPECT_EQ(default_name(std::string(200, 'x'), 4194304), std::string(55, 'x') + "-4194304");

@@ -118,9 +118,11 @@ Command status_command() {
   };
   spec.more =
       "CORES is the share of GPU time that a tenant may have, GETS what it had in the last\n"
-      "second or so; SWAPPED is what of its memory is on the host now, MOVING what is on its way\n"
-      "there or back (STATE tells whose). BUSY is the part of the last second in which kernels\n"
-      "ran, as NVML has it: moving memory does not count.\n\n"
+      "five seconds, and since its limit changed; on several GPUs that is the mean. SWAPPED is\n"
+      "what of its memory is on the host now, MOVING what is on its way there or back (STATE "
+      "tells\n"
+      "whose). BUSY is the part of the last second in which kernels ran, as NVML has it: moving\n"
+      "memory does not count.\n\n"
       "The JSON is the answer to \"status\" in docs/protocol.md without \"ok\": bytes, "
       "nanoseconds\n"
       "and percent; with --watch one line for each look.\n\n"

@@ -287,6 +287,63 @@ TEST_F(Joining, UnderMpsProcessesOfOneTenantRunTogether) {
   EXPECT_EQ(core_.state(2), ClientState::Running);
 }
 
+// Nor is that lost to a limit that stops nobody. One that does, or that its tenant could not have
+// beside the others, is kept in turns, until a second after that.
+TEST_F(Joining, UnderMpsALimitCostsNothingUntilItBinds) {
+  const auto in_bursts = [this](int rounds) {
+    int together = 0;
+    for (int i = 0; i < rounds; ++i) {
+      want(1);
+      play(10ms);
+      const bool both =
+          core_.state(1) == ClientState::Running && core_.state(2) == ClientState::Running;
+      together += both ? 1 : 0;
+      rest(1);
+      play(90ms);
+    }
+    return together;
+  };
+  tell(OverlapSeen{GpuId{0}, true});
+  add_alone(1, 60);
+  add_alone(2);
+  want(2);
+  in_bursts(15);  // who is new has saved nothing up, and is stopped at first
+  EXPECT_EQ(in_bursts(50), 50);
+  want(1);
+  play(3s);
+  count_from_now();
+  play(10s);
+  EXPECT_NEAR(percent(1), 60, 1);
+  EXPECT_NEAR(percent(2), 40, 1);
+  rest(1);
+  play(1s);
+  in_bursts(30);
+  EXPECT_EQ(in_bursts(50), 50);
+}
+
+TEST_F(Joining, UnderMpsTwoThatHaveNoMoreThanTheirLimitsRunTogether) {
+  tell(OverlapSeen{GpuId{0}, true});
+  for (const int id : {1, 2}) add_alone(id, 50, 40);
+  for (int i = 0; i < 30; ++i) {
+    for (const int id : {1, 2}) want(id);
+    play(20ms);
+    for (const int id : {1, 2}) EXPECT_EQ(core_.state(id), ClientState::Running) << i;
+    for (const int id : {1, 2}) rest(id);
+    play(80ms);
+  }
+}
+
+// It always has work, and beside the other one less of the GPU than it was promised.
+TEST_F(Joining, UnderMpsWhoHasLessThanItsLimitBesideOthersHasTurns) {
+  tell(OverlapSeen{GpuId{0}, true});
+  add_alone(1, 60, 45);
+  add_alone(2, 100, 55);
+  want(1);
+  want(2);
+  play(5s);
+  EXPECT_NE(core_.state(1) == ClientState::Running, core_.state(2) == ClientState::Running);
+}
+
 // As long as its memory was on its way it has not fallen behind.
 TEST_F(Joining, WhenItsMemoryIsThereAtLast) {
   add_alone(1);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kLongestResume = 4;  // times `turn`
 constexpr int kLongestResumeCalm = 5;
+constexpr Duration kBindsFor = 1s;  // after it was last seen to
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -325,6 +326,19 @@ void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
   if (client.phase != Phase::Off) duty_sum_ppm_ += client.duty_ppm - before;
 }
 
+// A limit binds that stops its tenant, and one whose tenant is at work for most of the time that it
+// is promised: running together it might be slower for that, and not have it.
+void MeteredEngine::note_binding(Share& share, Duration at_work, Time now) {
+  if (!overlap_ || !share.limited()) return;
+  MeterAccount& account = share.meter;
+  const Fixed most = (now - account.at_work_at).count() * refill_rate_ * share.limit() / 100;
+  account.at_work_at = now;
+  account.at_work =
+      std::max(Duration::zero(), account.at_work + at_work - from_fixed(most) * 3 / 4);
+  account.at_work = std::min(account.at_work, 2 * cap_of(share));
+  if (account.throttled || account.at_work > cap_of(share)) limits_bind_until_ = now + kBindsFor;
+}
+
 // Charges what the meter shows beyond what was charged for this grant already.
 void MeteredEngine::bill(Client& client, Duration used, Time now) {
   Share& share = *client.share;
@@ -365,6 +379,7 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
       account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
     }
     note_allowance(share);
+    note_binding(share, held, now);
   } else {
     charge_best_effort(client, new_use, now);
   }

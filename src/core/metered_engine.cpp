@@ -202,7 +202,7 @@ bool MeteredEngine::contended(const Share& holder) const {
 
 bool MeteredEngine::wants_turns() const {
   if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
-  if (limited_sum_ > 0) return true;
+  if (limited_sum_ > 0 && (!overlap_ || now_ < limits_bind_until_)) return true;
   if (overlap_) return false;    // what one does not use of the GPU another does
   if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
   if (now_ < long_bursts_until_) return true;

@@ -99,6 +99,7 @@ class MeteredEngine final : public ComputeEngine {
   void resume_refilled();
   void bill(Client& client, Duration used, Time now);
   void note_duty(Client& client, Duration used, Time now);
+  void note_binding(Share& share, Duration at_work, Time now);
 
   bool anyone_runnable() const { return runnable_ > 0; }
   bool contended(const Share& holder) const;
@@ -141,6 +142,7 @@ class MeteredEngine final : public ComputeEngine {
   bool turns_ = false;
   Time turns_since_{};
   bool overlap_ = false;
+  Time limits_bind_until_{};  // as far as is known; kept where clients can overlap
   Duration hand_over_{};      // what a turn takes beyond what is used of it, lately
   Time long_bursts_until_{};  // as far as is known
   Time bursts_at_{};          // when the last one was over

@@ -84,6 +84,8 @@ struct MeterAccount {
   Fixed resumes_at = 0;         // on the refill clock; valid when throttled
   Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
   Time unlimited_since{};
+  Duration at_work{};  // beyond most of its limit, lately; up to date at `at_work_at`
+  Time at_work_at{};
   VirtualTime vtime = 0;
   bool runnable = false;        // stands in the run queue
   int level = 0;                // of the run queue, in which `vtime` is counted

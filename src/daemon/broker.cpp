@@ -212,7 +212,8 @@ Result<TenantId> Broker::add_tenant(const TenantName& name, const core::Limits& 
   tenant.id = id;
   tenant.is = name;
   tenant.limits = limits;
-  tenant.since = tenant.empty_since = tenant.sampled_at = now;
+  tenant.since = tenant.empty_since = now;
+  tenant.samples = {{.at = now}};
   log_.info("tenant_added", {{"tenant", name.name},
                              {"kind", name_of(name.kind)},
                              {"cores", limits.core_percent},
@@ -313,6 +314,7 @@ Result<void> Broker::set_paused(TenantId id, bool paused, Time now) {
   if (at->second.paused == paused) return {};
   if (const auto taken = step(core::TenantPaused{id, paused}, now); !taken) return taken.error();
   at->second.paused = paused;
+  restart_share(at->second, now);
   log_.info(paused ? "tenant_paused" : "tenant_resumed", {{"tenant", at->second.is.name}});
   for (const auto& [gpu_id, gpu] : gpus_) update_watch(gpu);
   return {};

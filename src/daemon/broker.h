@@ -237,7 +237,8 @@ class Broker {
   void sample_shares(Time now);
   void note(const ClientRecord& client, std::string_view event,
             std::initializer_list<Field> fields);
-  // Whose limit changes: what it had under the old one does not count for the new one's share.
+  double gpus_used(const TenantRecord& tenant) const;
+  // Whose limit changes, or who is stopped: what it had before does not count for its share now.
   void restart_share(TenantRecord& tenant, Time now);
 
   core::Core core_;

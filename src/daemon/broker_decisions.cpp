@@ -13,6 +13,8 @@
 namespace nvshare::daemon {
 namespace {
 
+constexpr Duration kShareOver = 4s;
+
 // What comes most often, and leaves everybody as much memory as before.
 bool is_about_turns(const core::Event& event) {
   return std::holds_alternative<core::WorkRequested>(event) ||
@@ -180,25 +182,38 @@ std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot) {
   return all;
 }
 
+// Over some seconds, as in one of them there are few turns. Who had nothing to do in the last one
+// begins afresh: what it then has is not to look like less.
 void Broker::sample_shares(Time now) {
   std::map<TenantId, Duration> used = bills_of(core_.snapshot());
   for (auto& [id, tenant] : tenants_) {
-    const Duration passed = now - tenant.sampled_at;
-    if (passed < 500ms) continue;
-    const Duration more = used[id] - tenant.sampled_used;
+    auto& samples = tenant.samples;
+    const ShareSample last = samples.back();
+    if (now - last.at < 500ms) continue;
+    const ShareSample next{now, used[id], wanted(tenant, now)};
+    const bool idle = next.wanted == last.wanted;
+    if (idle) samples = {last};
+    const auto more = static_cast<double>((next.used - samples.front().used).count());
+    const auto passed = static_cast<double>((now - samples.front().at).count());
     // What a meter that lags says late belongs to the time before.
-    tenant.share_percent =
-        std::clamp(100.0 * static_cast<double>(more.count()) / static_cast<double>(passed.count()),
-                   0.0, 100.0);
-    tenant.sampled_used = used[id];
-    tenant.sampled_at = now;
+    const double of_all = std::clamp(100 * more / passed / gpus_used(tenant), 0.0, 100.0);
+    tenant.share_percent = of_all;
+    if (idle) samples.clear();
+    samples.push_back(next);
+    while (samples.size() > 1 && now - samples[1].at >= kShareOver) samples.pop_front();
   }
+}
+
+// Its limit holds on each of them.
+double Broker::gpus_used(const TenantRecord& tenant) const {
+  std::set<GpuId> gpus;
+  for (const ClientId id : tenant.clients) gpus.insert(clients_.at(id).gpu);
+  return static_cast<double>(std::max<std::size_t>(1, gpus.size()));
 }
 
 void Broker::restart_share(TenantRecord& tenant, Time now) {
   for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
-  tenant.sampled_used = bills_of(core_.snapshot())[tenant.id];
-  tenant.sampled_at = now;
+  tenant.samples = {{now, bills_of(core_.snapshot())[tenant.id], wanted(tenant, now)}};
   tenant.share_percent.reset();  // until there is one
 }
 

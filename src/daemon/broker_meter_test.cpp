@@ -117,6 +117,56 @@ TEST_F(BrokerMeter, WhatWasUsedUnderAnotherLimitIsNoPartOfTheShare) {
   EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 50, 0.01);
 }
 
+// In a single second there are more turns of the one or of the other.
+TEST_F(BrokerMeter, AShareIsThatOfSomeSeconds) {
+  t.release(two, second, 0ms);
+  Duration used{};
+  for (int i = 0; i < 10; ++i) {
+    t.meter(one, first, used += i % 2 == 0 ? 300ms : 700ms);
+    t.now += 1s;
+    t.broker.sample(t.now);
+    if (i < 4) continue;
+    EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 50, 0.01) << i;
+  }
+  EXPECT_LE(t.broker.find_tenant("a")->samples.size(), 6u);
+}
+
+TEST_F(BrokerMeter, AShareBeginsAfreshAfterASecondOfNothingToDo) {
+  t.release(two, second, 0ms);
+  t.meter(one, first, 2s);
+  t.now += 4s;
+  t.broker.sample(t.now);
+  t.release(one, first, 2s);
+  for (int i = 0; i < 2; ++i) {
+    t.now += 1s;
+    t.broker.sample(t.now);
+    EXPECT_EQ(t.broker.find_tenant("a")->share_percent, 0.0);
+  }
+  t.want(one);
+  t.meter(one, t.granted(one), 800ms);
+  t.now += 1s;
+  t.broker.sample(t.now);
+  EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 80, 0.01);
+  ASSERT_TRUE(t.broker.set_paused(a, true, t.now));
+  EXPECT_FALSE(t.broker.find_tenant("a")->share_percent);
+}
+
+TEST_F(BrokerMeter, OnSeveralGpusAShareIsTheMeanOfThem) {
+  constexpr Uuid kOther{9};
+  ASSERT_TRUE(t.broker.add_gpu(kOther, "Another", gib(16), t.now));
+  wire::Hello there = TestBroker::hello();
+  std::memcpy(there.gpu, kOther.data(), kOther.size());
+  const ClientId three = t.join(a, there);
+  t.want(three);
+  const std::uint64_t third = t.granted(three);
+  t.release(two, second, 0ms);
+  t.meter(one, first, 300ms);
+  t.meter(three, third, 500ms);
+  t.now += 1s;
+  t.broker.sample(t.now);
+  EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 40, 0.01);
+}
+
 TEST_F(BrokerMeter, AShareIsNeverMoreThanAllOfIt) {
   t.release(two, second, 0ms);
   t.now += 1s;

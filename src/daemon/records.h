@@ -34,6 +34,13 @@ struct TenantName {
 };
 
 // What has been moved between GPU and host, ever.
+// How a tenant stood, for what it has had since.
+struct ShareSample {
+  Time at{};
+  Duration used{};    // GPU time
+  Duration wanted{};  // the time in which it had work
+};
+
 struct Moves {
   Bytes out{};
   Bytes in{};
@@ -71,12 +78,10 @@ struct TenantRecord {
   std::set<ClientId> clients;
   Time since{};
   Time empty_since{};
-  int wanting = 0;       // clients that have work to do
-  Time wanting_since{};  // while there are any
-  Duration wanted{};     // before that
-  // For its share of the last second or so.
-  Duration sampled_used{};
-  Time sampled_at{};
+  int wanting = 0;                  // clients that have work to do
+  Time wanting_since{};             // while there are any
+  Duration wanted{};                // before that
+  std::deque<ShareSample> samples;  // of the last seconds, at least one
   std::optional<double> share_percent;
 };
 

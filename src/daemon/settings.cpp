@@ -281,6 +281,11 @@ std::string_view unit_of(std::string_view variable) {
   return "";
 }
 
+// "5000m" with its unit behind it would be five seconds.
+bool ends_in_a_digit(std::string_view text) {
+  return text.back() >= '0' && text.back() <= '9';
+}
+
 void load_environment(const Environment& environment, Loaded& loaded) {
   const auto before = core::problems(loaded.settings.core);
   std::map<std::string_view, std::string_view> set_by;  // setting -> variable
@@ -289,7 +294,10 @@ void load_environment(const Environment& environment, Loaded& loaded) {
       const char* value = environment(variable.c_str());
       if (value == nullptr || *value == 0) continue;
       const std::string_view unit = unit_of(variable);
-      const auto set = assign(loaded.settings, setting.name, value + std::string(unit));
+      const Result<void> set =
+          unit.empty() || ends_in_a_digit(value)
+              ? assign(loaded.settings, setting.name, value + std::string(unit))
+              : Error{"it has a unit"};
       if (set) {
         set_by[setting.name] = variable;
       } else if (unit.empty()) {

@@ -91,6 +91,9 @@ TEST(Settings, WhatIsWrongIsToldInTheUsersOwnWords) {
   EXPECT_EQ(problem("NVSHARE_COMPUTE_WINDOW_MS", "abc"),
             "NVSHARE_COMPUTE_WINDOW_MS: 'abc' is not a number of ms (window is 10.0ms to "
             "3600.00s)");
+  EXPECT_EQ(problem("NVSHARE_SWITCH_TIME_FIXED", "5000m")
+                .find("NVSHARE_SWITCH_TIME_FIXED: '5000m' is not a number of s (quantum_fixed is "),
+            0u);
   EXPECT_EQ(problem("NVSHARE_QUOTA_CARRYOVER_PERCENT", "70%"),
             "NVSHARE_QUOTA_CARRYOVER_PERCENT: '70%' is not a whole number from 0 to 100");
   EXPECT_EQ(problem("NVSHARE_QUOTA_CARRYOVER_PERCENT", "99999999999"),

@@ -92,7 +92,7 @@ TEST_F(Live, StatusTellsTheSharesAndTheProcesses) {
     return found.is_object() ? found.value("share", 0.0) : 0.0;
   };
   const auto both = [&] {
-    sleep(2s);  // it is the share of the last second or so
+    sleep(2s);  // it is the share of the last seconds
     return std::pair{share("a"), share("b")};
   };
   measure(both, [](const auto& got) {

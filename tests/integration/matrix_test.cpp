@@ -82,9 +82,9 @@ TEST_P(Single, HasItsLimit) {
 INSTANTIATE_TEST_SUITE_P(All, Single, ::testing::Values(kGemm, kFine, kBursty, kStep, kGraph),
                          [](const auto& one) { return one.param.name; });
 
-// The error is at most a kernel over the time in which it is measured: 1.7 points.
+// One kernel more or less in this time is 1.7 points.
 TEST_F(Matrix, LongKernelsHaveTheirLimit) {
-  expect_limits(kLong, {50}, 12s);
+  expect_limits(kLong, {10, 25, 50, 75, 90}, 12s);
 }
 
 struct Pair {
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, Pairs,
     ::testing::Combine(::testing::Values(Pair{{25, 75}, {25, 75}}, Pair{{30, 60}, {30, 60}},
                                          Pair{{50, 50}, {50, 50}}, Pair{{50, kNone}, {50, 50}},
-                                         Pair{{80, 80}, {50, 50}}),
+                                         Pair{{80, 80}, {50, 50}}, Pair{{kNone, kNone}, {50, 50}}),
                        ::testing::Values(std::pair{kGemm, kGemm}, std::pair{kStep, kStep},
                                          std::pair{kGemm, kStep}, std::pair{kGemm, kFine},
                                          std::pair{kStep, kGraph})));
@@ -138,8 +138,7 @@ TEST_F(Matrix, BurstyProgramsKeepTheirRhythm) {
           });
 }
 
-// From a fifth of a second after the command on the new limit holds, and what was used before is
-// not forgotten: the debt of a time without a limit would be.
+// From a fifth of a second after the command on the new limit holds.
 TEST_F(Matrix, AChangedLimitHoldsAtOnce) {
   const Job one = running("live", kGemm, 80);
   sleep(1s);

@@ -10,8 +10,8 @@ using core::ComputePolicy;
 
 constexpr Duration kLong = 60s;
 
-// The error of a share is at most one kernel over the time it is taken over; this leaves 0.3
-// points.
+// A share is off by a kernel or so over the time it is taken over (docs/policies.md has the bound);
+// this leaves 0.3 points.
 Duration long_enough(const ClientSpec& a, const ClientSpec& b = {}) {
   return std::max({kLong, 400 * a.work.kernel, 400 * b.work.kernel});
 }
@@ -44,6 +44,23 @@ const Model kModels[] = {
     {"slow-bursts", [](const char* n, int c) { return bursty(n, c, 600ms, 400ms); }, 60},
     {"phases", phases, 75},
 };
+
+// The requirement's knobs: below 100 % a part of what was used beyond a limit is forgiven.
+TEST(Metered, OverrunsAndTailsAreForgivenAsFarAsTold) {
+  const auto share = [](int carryover, int tails) {
+    Scenario scenario = metered();
+    scenario.config.carryover_percent = carryover;
+    scenario.config.tail_billing_percent = tails;
+    scenario.clients = {saturating("A", 25, 50ms)};
+    return share_of(play(scenario), 0);
+  };
+  EXPECT_NEAR(share(100, 100), 25, 0.5);
+  for (const auto& [half, none] :
+       {std::pair{share(50, 100), share(0, 100)}, std::pair{share(100, 50), share(100, 0)}}) {
+    EXPECT_GT(half, 30);
+    EXPECT_GT(none, half + 5);
+  }
+}
 
 TEST(Metered, OneClientGetsItsLimitWhateverItsKernels) {
   for (const Model& model : kModels) {

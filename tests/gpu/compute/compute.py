@@ -413,7 +413,8 @@ def main(words):
     # What each needs at least to be worth beginning: it measures what there is time for.
     sections = {name: (110 if name == "long" else 40, getattr(compute, name))
                 for name in ("single", "pairs", "unlimited", "bursty", "live", "four", "long")}
-    title = "tests/gpu/compute/run.sh build/dev out " + " ".join(words[2:])
+    settings = [f"{name}={os.environ[name]}" for name in ("BENCH_LIMIT", "COMPUTE_LONG") if name in os.environ]
+    title = " ".join([*settings, "tests/gpu/compute/run.sh build/dev out", *words[2:]])
     return run_sections(compute.bench, title, sections, wanted or [name for name in sections if name != "long"],
                         after=write_table, last_words=table_of)
 
