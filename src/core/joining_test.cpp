@@ -344,6 +344,47 @@ TEST_F(Joining, UnderMpsWhoHasLessThanItsLimitBesideOthersHasTurns) {
   EXPECT_NE(core_.state(1) == ClientState::Running, core_.state(2) == ClientState::Running);
 }
 
+// It holds the GPU for nothing most of the time, too shortly each time to give it back.
+TEST_F(Joining, PausesInItsTurnsDoNotKeepWhoHasNoLimitAway) {
+  add_alone(1, 50, 15);
+  add_alone(2);
+  want(1);
+  want(2);
+  play(2s);
+  count_from_now();
+  play(10s);
+  EXPECT_NEAR(percent(1), 50, 5);
+  EXPECT_NEAR(percent(2), 50, 5);
+}
+
+// Every program has some, and loses nothing by them.
+TEST_F(Joining, PausesThatEveryProgramHasAreFree) {
+  add_alone(1, 50, 90);
+  add_alone(2);
+  want(1);
+  want(2);
+  play(2s);
+  const Duration before = billed(1);
+  play(10s);
+  EXPECT_NEAR(static_cast<double>((billed(1) - before).count()) / 1e9, 5, 0.1);
+}
+
+// Nor does it wait afresh each time.
+TEST_F(Joining, WhoseLimitsChangeOftenHasItsTurnsAllTheSame) {
+  add_alone(1);
+  add_alone(2);
+  want(1);
+  want(2);
+  count_from_now();
+  for (int i = 0; i < 40; ++i) {
+    tell(LimitsChanged{TenantId{2},
+                       {.core_percent = i % 2 == 0 ? 40 : 50, .memory = {}, .priority = -1}});
+    play(200ms);
+  }
+  EXPECT_LE(longest_wait[2], 1500ms);
+  EXPECT_GT(percent(2), 0.1);
+}
+
 // As long as its memory was on its way it has not fallen behind.
 TEST_F(Joining, WhenItsMemoryIsThereAtLast) {
   add_alone(1);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kLongestResume = 4;  // times `turn`
 constexpr int kLongestResumeCalm = 5;
-constexpr Duration kBindsFor = 1s;  // after it was last seen to
+constexpr Duration kBindsFor = 1s;       // after it was last seen to
+constexpr Duration kFreePauses = 200us;  // of a turn, beside an eighth of what was used
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -171,25 +172,27 @@ void MeteredEngine::charge_lone_runner() {
 
 // Best effort is kept `best_effort_percent` of the time, whatever the limits have saved up. What it
 // has to wait for longer than that buys it a turn is not lost, up to what a bursty tenant may save.
-Duration MeteredEngine::best_effort_owed() const {
+// Each priority by itself: what a higher one without a limit has is not held against it.
+Duration MeteredEngine::best_effort_owed(const Level& level) const {
   const int percent = config_.best_effort_percent;
   const Duration most = std::max(config_.turn, percent_of(config_.burst_window, percent));
-  return std::min(best_effort_balance_ + percent_of(now_ - best_effort_mark_, percent), most);
+  return std::min(level.balance + percent_of(now_ - level.balance_at, percent), most);
 }
 
 // What it has ahead of limits is what was owed, and what goes beyond that is paid off before it
 // goes ahead again. What limits left it is not held against it, but for the time in which they
 // waited for its last kernel.
 void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time now) {
-  const Duration owed = best_effort_owed();
+  Level& level = levels_[static_cast<std::size_t>(level_of(*client.share))];
+  const Duration owed = best_effort_owed(level);
   Duration balance = owed - used;
   if (!client.before_limits) {
     const bool stops = client.phase == Phase::Stopping;
     const Duration overrun = stops ? std::min(used, now - client.dropped_at) : Duration::zero();
     balance = std::max(balance, std::min(owed, Duration::zero()) - overrun);
   }
-  best_effort_balance_ = balance;
-  best_effort_mark_ = now_;
+  level.balance = balance;
+  level.balance_at = now_;
 }
 
 // How long the tenant has had no limit, in all.
@@ -326,6 +329,22 @@ void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
   if (client.phase != Phase::Off) duty_sum_ppm_ += client.duty_ppm - before;
 }
 
+// Pauses too short to give a turn back for cost nothing, but for those whom they keep from the GPU:
+// who has no limit waits for as long as there is allowance. Every program has some.
+void MeteredEngine::charge_pauses(const Client& client, Time now) {
+  Share& share = *client.share;
+  const auto waits = [](const Level& level) { return !level.queue[kBestEffort].empty(); };
+  if (!turns_ || !billing_ || !share.limited() ||
+      std::none_of(levels_.begin(), levels_.end(), waits))
+    return;
+  const Duration pauses = std::min(client.gaps, now - client.granted_at);
+  const Duration more = pauses - kFreePauses - client.reported / 8;
+  if (more <= Duration::zero()) return;
+  dequeue(share);
+  share.meter.allowance -= more;
+  note_allowance(share);
+}
+
 // A limit binds that stops its tenant, and one whose tenant is at work for most of the time that it
 // is promised: running together it might be slower for that, and not have it.
 void MeteredEngine::note_binding(Share& share, Duration at_work, Time now) {
@@ -368,11 +387,11 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   if (turns_) account.vtime += virtual_time(share, had - ahead);
   if (!share.ready.empty()) client.had += std::min(had, now - client.had_since).count();
   client.had_since = now;
+  // What it did in the part of this grant that had no limit is free.
+  const Duration unlimited = unlimited_time(share) - client.unlimited_mark;
+  client.unlimited_mark += unlimited;
   if (share.limited()) {
     const Duration before = account.allowance;
-    // What it did in the part of this grant that had no limit is free.
-    const Duration unlimited = unlimited_time(share) - client.unlimited_mark;
-    client.unlimited_mark += unlimited;
     account.allowance -= std::max(Duration::zero(), charge - unlimited);
     const Duration overrun = std::min(Duration::zero(), account.allowance);
     if (before > Duration::zero() && config_.carryover_percent < 100) {

@@ -26,7 +26,9 @@ constexpr int kTurnsInOne = 2;  // that a tenant would have in a row, at most
 }  // namespace
 
 MeteredEngine::MeteredEngine(const Config& config, Time now)
-    : config_(config), now_(now), refill_rate_(kOne), best_effort_mark_(now) {}
+    : config_(config), now_(now), refill_rate_(kOne) {
+  for (Level& level : levels_) level.balance_at = now;
+}
 
 // --- the run queue -----------------------------------------------------------------------------
 
@@ -35,7 +37,7 @@ void MeteredEngine::enqueue_if_runnable(Share& share) {
   if (account.runnable || account.throttled || share.ready.empty() || share.overdue > 0) return;
   account.level = level_of(share);
   Level& level = levels_[static_cast<std::size_t>(account.level)];
-  if (level.empty()) level.waiting_since = now_;
+  if (level.empty() && level.emptied_at != now_) level.waiting_since = now_;
   level.queue[tier_of(share)].emplace(account.vtime, share.seq, &share);
   account.runnable = true;
   ++runnable_;
@@ -48,6 +50,7 @@ void MeteredEngine::dequeue(Share& share) {
   level.queue[tier_of(share)].erase({account.vtime, share.seq, &share});
   account.runnable = false;
   --runnable_;
+  if (level.empty()) level.emptied_at = now_;
 }
 
 // The highest priority, where waiting counts as well: nobody waits for ever.
@@ -70,7 +73,8 @@ Share* MeteredEngine::next_to_serve(Time now) const {
   const int found = level_to_serve(now);
   if (found < 0) return nullptr;
   const Level& level = levels_[static_cast<std::size_t>(found)];
-  const bool limits_first = !level.queue[kLimited].empty() && best_effort_owed() < config_.turn;
+  const bool owed = best_effort_owed(level) >= config_.turn && !level.best_effort_was_ahead;
+  const bool limits_first = !level.queue[kLimited].empty() && !owed;
   const Tier tier = level.queue[kBestEffort].empty() || limits_first ? kLimited : kBestEffort;
   return std::get<2>(*level.queue[tier].begin());
 }
@@ -170,6 +174,7 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
   }
   bill(client,
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+  charge_pauses(client, now);
   client.burst_so_far += client.reported;
   if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
@@ -300,7 +305,7 @@ bool MeteredEngine::gives_way(const Client& holder) const {
   if (next->tenant->limits.priority < share.tenant->limits.priority) return false;
   const Duration unread = holder.unread(now_);
   if (tier_of(*next) != tier_of(share)) {
-    const Duration owed = best_effort_owed();
+    const Duration owed = best_effort_owed(levels_[static_cast<std::size_t>(level_of(share))]);
     const bool is_owed = owed >= config_.turn && owed > unread;
     const bool outranks = next->tenant->limits.priority > share.tenant->limits.priority;
     return tier_of(*next) == kLimited && (outranks || !is_owed);
@@ -375,10 +380,12 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
 void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
                           Time now, Decisions& out) {
   Share& share = *client.share;
-  const Level& level = levels_[static_cast<std::size_t>(level_of(share))];
+  Level& level = levels_[static_cast<std::size_t>(level_of(share))];
   client.before_limits = !share.limited() && !level.queue[kLimited].empty();
+  level.best_effort_was_ahead = client.before_limits;
   share.meter.at_grant = share.meter.allowance;
   client.unlimited_mark = unlimited_time(share);
+  client.gaps = Duration::zero();
   client.read_at = now;
   client.had_since = now;
   share.meter.least_had = std::max(share.meter.least_had, client.had);

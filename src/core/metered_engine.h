@@ -57,6 +57,10 @@ class MeteredEngine final : public ComputeEngine {
     std::array<std::set<std::tuple<VirtualTime, std::uint64_t, Share*>>, kTiers> queue;
     std::array<VirtualTime, kTiers> floor{};  // where who joins starts
     Time waiting_since{};                     // when it was last served or became non-empty
+    Time emptied_at = Time::min();            // who is back in the same moment was never away
+    Duration balance{};  // what best effort is owed ahead of limits, up to date at `balance_at`
+    Time balance_at{};
+    bool best_effort_was_ahead = false;  // so limits are next, however much is owed by now
 
     bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
   };
@@ -75,8 +79,9 @@ class MeteredEngine final : public ComputeEngine {
   Duration until_refilled(Fixed refill) const;
   static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
   static VirtualTime virtual_time(const Share& share, Duration used);
-  Duration best_effort_owed() const;
+  Duration best_effort_owed(const Level& level) const;
   void charge_best_effort(const Client& client, Duration used, Time now);
+  void charge_pauses(const Client& client, Time now);
   Duration unlimited_time(const Share& share) const;
   static int level_of(const Share& share) {
     return share.tenant->limits.priority - kLowestPriority;
@@ -150,8 +155,6 @@ class MeteredEngine final : public ComputeEngine {
   Time sample_due_{};
 
   std::uint64_t next_seq_ = 1;
-  Duration best_effort_balance_{};
-  Time best_effort_mark_;
   int runnable_ = 0;
   int slots_ = 0;  // clients that hold a grant and are waited for
   std::array<Level, kLevels> levels_;

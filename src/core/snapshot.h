@@ -33,6 +33,7 @@ struct ShareView {
   TenantId tenant;
   GpuId gpu;
   Duration billed{};
+  Duration debt{};  // GPU time used beyond its limit when it last had work, if it is idle
 };
 
 struct GpuView {

@@ -265,7 +265,9 @@ void Broker::remove(const TenantRecord& tenant, Time now) {
 
 bool Broker::in_use(const TenantRecord& tenant, Time now) const {
   if (!tenant.clients.empty() || tenant.open || tenant.kept || tenant.paused) return true;
-  return tenant.is.kind != TenantKind::Run && now - tenant.empty_since < kTenantLingers;
+  const Duration pays_off = tenant.debt * 100 / tenant.limits.core_percent;
+  return tenant.is.kind != TenantKind::Run &&
+         now - tenant.empty_since < std::max(kTenantLingers, pays_off);
 }
 
 // Of the tenants that nobody uses now, the one that has been so longest goes, whatever it owes; but

@@ -185,8 +185,14 @@ std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot) {
 // Over some seconds, as in one of them there are few turns. Who had nothing to do in the last one
 // begins afresh: what it then has is not to look like less.
 void Broker::sample_shares(Time now) {
-  std::map<TenantId, Duration> used = bills_of(core_.snapshot());
+  const core::Snapshot snapshot = core_.snapshot();
+  std::map<TenantId, Duration> used = bills_of(snapshot);
+  std::map<TenantId, Duration> debts;
+  for (const core::ShareView& share : snapshot.shares) {
+    debts[share.tenant] = std::max(debts[share.tenant], share.debt);
+  }
   for (auto& [id, tenant] : tenants_) {
+    tenant.debt = debts[id];
     auto& samples = tenant.samples;
     const ShareSample last = samples.back();
     if (now - last.at < 500ms) continue;

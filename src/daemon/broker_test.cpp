@@ -173,6 +173,26 @@ TEST(BrokerTenants, AUsersDebtIsNotForgottenAtOnce) {
   EXPECT_EQ(t.broker.find_tenant("user-1000"), nullptr);
 }
 
+// Nor before it is paid off, however long that takes.
+TEST(BrokerTenants, AUsersDebtIsNotForgottenBeforeItIsPaidOff) {
+  TestBroker t;
+  const TenantName name{TenantKind::User, "user-1000", 1000};
+  const auto tenant = t.broker.tenant_for(name, with_cores(1), t.now);
+  ASSERT_TRUE(tenant);
+  const ClientId client = t.join(*tenant);
+  t.want(client);
+  const std::uint64_t grant = t.granted(client);
+  t.now += 1s;  // one kernel
+  t.release(client, grant, 1s);
+  t.broker.leave(client, t.now);
+  t.now += 90s;
+  t.broker.sample(t.now);
+  EXPECT_NE(t.broker.find_tenant("user-1000"), nullptr);
+  t.now += 10s;
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.find_tenant("user-1000"), nullptr);
+}
+
 TEST(BrokerTenants, LimitsThatSomebodyHasSetStay) {
   TestBroker t;
   const TenantName name{TenantKind::User, "user-1000", 1000};

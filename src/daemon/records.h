@@ -81,6 +81,7 @@ struct TenantRecord {
   int wanting = 0;                  // clients that have work to do
   Time wanting_since{};             // while there are any
   Duration wanted{};                // before that
+  Duration debt{};                  // on the GPU where it has most of it
   std::deque<ShareSample> samples;  // of the last seconds, at least one
   std::optional<double> share_percent;
 };

@@ -24,7 +24,7 @@ std::atomic<bool> g_barrier{false};
 
 void free_slot(void* argument) {
   auto* slot = static_cast<Slot*>(argument);
-  note_thread_gone(*slot);
+  if (!note_thread_gone(*slot)) return;  // nobody else may have it
   slot->inside = nullptr;
   slot->last_record = nullptr;
   t_slot = nullptr;

@@ -50,7 +50,9 @@ void wait_for_call(Destination) {
   ++g_waited_for;
   g_waited_inside = !nobody_inside(g_link.gate);
 }
-void note_thread_gone(const Slot&) {}
+bool note_thread_gone(const Slot&) {
+  return true;
+}
 void start_meter(Link&, StreamRecord&) {}
 void note_gap(Link&, StreamRecord&) {}
 void wait_for_grant(Link& link) {

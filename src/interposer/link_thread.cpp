@@ -28,8 +28,7 @@ constexpr uint64_t kTailSpacing =
     200 * kMicrosecond;                             // between markers that only look for idleness
 constexpr uint64_t kFirstGrace = 5 * kMillisecond;  // before the first submission
 constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it runs at all
-constexpr uint64_t kPatience =
-    500 * kMillisecond;  // with work in flight while threads wait at the gate
+constexpr uint64_t kPatience = 500 * kMillisecond;  // with calls that are on their way in
 constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kWakeEarly = 80 * kMicrosecond;  // asleep, one may be this late
 constexpr uint64_t kStayAwake = 500 * kMicrosecond;
@@ -90,6 +89,13 @@ bool take_welcome(Link& link, int socket) {
   return true;
 }
 
+// Who finds it closed and goes to sleep does both under the lock, and would miss the bell
+// otherwise.
+void open_locked(Link& link, uint32_t state) {
+  Lock lock(link.mutex);
+  open_gate(link, state);
+}
+
 // --- giving the GPU back -----------------------------------------------------------------------
 
 // Running free, nothing was noted of what was submitted: once nobody is on the way any more, every
@@ -120,24 +126,22 @@ void wait_for_end(uint64_t expected, uint64_t now, uint64_t* awake_since) {
 
 // With the gate closed: waits until nothing of us is on the GPU or on its way there, and says since
 // when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
-// waits for a value the host writes): when nothing moves for long, whoever waits is let through for
-// a moment.
+// waits for a value the host writes): when nothing moves for long (Stuck), whoever waits is let
+// through for a moment.
 Done drain(Link& link) {
   Done done;
-  uint64_t patient_since = now_ns();
-  uint64_t served_at = patient_since;
+  uint64_t served_at = now_ns();
+  Stuck stuck(served_at);
   uint64_t awake_since = 0;
   const bool connected = link.phase == Phase::Stopping;
   for (;;) {
     const uint64_t now = now_ns();
     if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
-    if (now - patient_since > kPatience) {
-      patient_since = now;
-      if (link.waiting.load() > 0 && link.absent.load() == 0) {
-        open_gate(link, kMetered);
-        sleep_ns(kLetThrough);
-        close_gate(link.gate);
-      }
+    if (stuck.seems(done.since, now) && link.waiting.load() > 0 && link.absent.load() == 0) {
+      open_locked(link, kMetered);
+      sleep_ns(kLetThrough);
+      close_gate(link.gate);
+      stuck.helped(now_ns());
     }
     wait_for_end(done.expected, now, &awake_since);
     if (now - served_at < kLook) continue;
@@ -227,7 +231,7 @@ void take(Link& link, const wire::Mode& message) {
     link.meter.submitted(now_ns());
     link.busy = true;
   }
-  open_gate(link, free ? kFree : kMetered);
+  open_locked(link, free ? kFree : kMetered);
 }
 
 void take(Link& link, const wire::Arena& message, int* descriptor) {

@@ -90,6 +90,32 @@ class Grace {
   uint64_t idle_since_ = 0;  // 0: it was for another reason that the grant was given back
 };
 
+// Whether work in flight seems to wait for somebody who waits at the gate. Long kernels look alike:
+// so not while any of it gets done, and when somebody was let through, which then was one kernel
+// more, for longer the next time.
+class Stuck {
+ public:
+  explicit Stuck(uint64_t now) : moved_at_(now) {}
+
+  // `done`: when some of it was last seen to be.
+  bool seems(uint64_t done, uint64_t now) {
+    if (done != done_) {
+      done_ = done;
+      moved_at_ = now;
+    }
+    return now - moved_at_ > patience_;
+  }
+  void helped(uint64_t now) {
+    moved_at_ = now;
+    patience_ *= 2;
+  }
+
+ private:
+  uint64_t patience_ = 500'000'000;  // nanoseconds
+  uint64_t done_ = 0;
+  uint64_t moved_at_;
+};
+
 // How much GPU time work in flight may stand for. Programs do other things between launches, for
 // milliseconds in Python, and the GPU is to have work meanwhile; whoever is next waits for it. So
 // it is much within a turn, and near the end of that no more than is left of it. 0: no budget is

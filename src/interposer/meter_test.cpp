@@ -73,6 +73,44 @@ TEST(Meter, AGrantBeginsWithNothingUsed) {
   EXPECT_EQ(meter.used(5000), 0u);
 }
 
+TEST(Stuck, SeemsWhatDoesNotMoveForLong) {
+  constexpr uint64_t kMs = 1'000'000;
+  Stuck stuck(1000 * kMs);
+  EXPECT_FALSE(stuck.seems(900 * kMs, 1000 * kMs));
+  EXPECT_FALSE(stuck.seems(900 * kMs, 1500 * kMs));
+  EXPECT_TRUE(stuck.seems(900 * kMs, 1501 * kMs));
+  stuck.helped(1505 * kMs);
+  EXPECT_FALSE(stuck.seems(900 * kMs, 2505 * kMs));
+  EXPECT_TRUE(stuck.seems(900 * kMs, 2506 * kMs));
+  EXPECT_FALSE(stuck.seems(2510 * kMs, 2510 * kMs));
+}
+
+// Kernels that take longer than one is patient for: few are let in behind the last.
+TEST(Stuck, DoesNotSeemForEverWhatIsSlow) {
+  constexpr uint64_t kMs = 1'000'000;
+  for (const uint64_t kernel : {450 * kMs, 600 * kMs, 1000 * kMs, 3000 * kMs}) {
+    uint64_t now = 1000 * kMs;
+    uint64_t next_done = now + kernel;
+    uint64_t done = now;
+    int in_flight = 2;
+    int let_in = 0;
+    Stuck stuck(now);
+    for (; in_flight > 0 && let_in < 10; now += kMs) {
+      if (now >= next_done) {
+        done = now;
+        next_done = now + kernel;
+        --in_flight;
+      }
+      if (stuck.seems(done, now)) {
+        ++in_flight;
+        ++let_in;
+        stuck.helped(now);
+      }
+    }
+    EXPECT_LE(let_in, 3) << kernel;
+  }
+}
+
 TEST(Grace, IsLongForWhoCameBackSoon) {
   constexpr uint64_t kUsed = 100'000'000;
   Grace grace;

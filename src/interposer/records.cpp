@@ -217,12 +217,14 @@ void note_stream(CUstream stream) {
   make_record(*gate, context, stream, nullptr);
 }
 
-void note_thread_gone(const Slot& slot) {
-  Lock lock(g_mutex);
+bool note_thread_gone(const Slot& slot) {
+  if (!g_mutex.lock_at_the_end()) return false;
   for_each_record([&](StreamRecord& record) {
     if (record.thread == &slot) record.orphan = true;
   });
   g_version.fetch_add(1);
+  g_mutex.unlock();
+  return true;
 }
 
 HoldMarkers::HoldMarkers() {
@@ -461,8 +463,9 @@ void assume_all_busy(Gate& gate) {
 }
 
 void stop_looking() {
-  Lock lock(g_mutex);
+  const bool locked = g_mutex.lock_at_the_end();
   g_ending = true;
+  if (locked) g_mutex.unlock();
 }
 
 bool stopped_looking() {

@@ -62,8 +62,8 @@ Gate* gate_of_context(CUcontext context);
 void note_primary(CUdevice device, CUcontext context);
 // A stream was made.
 void note_stream(CUstream stream);
-// A thread is gone, and its default streams with it.
-void note_thread_gone(const Slot& slot);
+// A thread is gone, and its default streams with it. False when nobody could be told.
+bool note_thread_gone(const Slot& slot);
 
 // Held while the driver destroys a stream, or a stream begins or joins a capture: nobody places a
 // marker meanwhile.

@@ -131,6 +131,15 @@ void Mutex::lock_slow() {
   while (word_.exchange(2, std::memory_order_acquire) != 0) futex_wait(word_, 2);
 }
 
+bool Mutex::lock_at_the_end() {
+  constexpr uint64_t kMillisecond = 1'000'000;
+  constexpr uint64_t kAtMost = 500 * kMillisecond;
+  for (const uint64_t begin = now_ns(); !try_lock(); sleep_ns(kMillisecond / 10)) {
+    if (now_ns() - begin > kAtMost) return false;
+  }
+  return true;
+}
+
 KeepErrno::KeepErrno() : saved_(errno) {}
 
 KeepErrno::~KeepErrno() {

@@ -32,6 +32,9 @@ class Mutex {
     uint32_t expected = 0;
     return word_.compare_exchange_strong(expected, 1, std::memory_order_acquire);
   }
+  // At the end of a thread or of the process: a program that calls exit() in a signal handler may
+  // have been interrupted with the lock held, and would wait for itself.
+  bool lock_at_the_end();
   void unlock() {
     if (word_.exchange(0, std::memory_order_release) == 2) futex_wake(word_, 1);
   }

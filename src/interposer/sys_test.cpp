@@ -37,6 +37,14 @@ TEST(Sys, FutexWaitsForWhoWakesOrUntilItsTime) {
   EXPECT_EQ(word, 2U);
 }
 
+TEST(Sys, WhoHoldsAMutexAtTheEndDoesNotWaitForItself) {
+  Mutex mutex;
+  EXPECT_TRUE(mutex.lock_at_the_end());
+  EXPECT_FALSE(mutex.lock_at_the_end());
+  mutex.unlock();
+  EXPECT_TRUE(mutex.try_lock());
+}
+
 TEST(Sys, MutexExcludes) {
   Mutex mutex;
   int count = 0;

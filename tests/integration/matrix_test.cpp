@@ -87,6 +87,13 @@ TEST_F(Matrix, LongKernelsHaveTheirLimit) {
   expect_limits(kLong, {10, 25, 50, 75, 90}, 12s);
 }
 
+// Work that takes long is not taken for work that waits for what the gate keeps out.
+TEST_F(Matrix, KernelsOfMoreThanHalfASecondAreStopped) {
+  const Job one = running("slow", Workload{"slow", 700ms, {"--queue", "2"}}, 25);
+  measure([&] { return share_for(one, 28s); },
+          [&](double share) { return wrong_number(share, 25, 8, "its share"); });
+}
+
 struct Pair {
   int limits[2];
   double shares[2];

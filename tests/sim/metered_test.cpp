@@ -45,6 +45,32 @@ const Model kModels[] = {
     {"phases", phases, 75},
 };
 
+// Of two of a lower priority neither takes the few turns there are from the other, with a limit or
+// without.
+TEST(Metered, ALowerPriorityIsServedWithALimitAndWithout) {
+  ClientSpec always = saturating("high", 100, 1ms);
+  ClientSpec often = bursty("high", 100, 30ms, 30ms);
+  for (ClientSpec high : {always, often}) {
+    high.limits.priority = 1;
+    Scenario scenario = metered();
+    scenario.clients = {high, saturating("limited", 60, 1ms), saturating("free", 100, 1ms)};
+    const Report report = play(scenario);
+    for (const ClientReport& client : report.clients) {
+      EXPECT_LE(client.longest_wait, 2100ms) << client.name;
+    }
+  }
+}
+
+// What was billed before the limit came is not taken off again when it has come.
+TEST(Metered, ALimitCountsFromTheMomentItIsSet) {
+  for (const Duration at : {4500ms, 5000ms}) {
+    Scenario scenario = metered(10s);
+    scenario.clients = {saturating("A", 100, 1900ms)};
+    scenario.clients[0].changes = {{at, {.core_percent = 10, .memory = {}}}};
+    EXPECT_LE(play(scenario).clients[0].gpu_time, 6s) << at.count();
+  }
+}
+
 // The requirement's knobs: below 100 % a part of what was used beyond a limit is forgiven.
 TEST(Metered, OverrunsAndTailsAreForgivenAsFarAsTold) {
   const auto share = [](int carryover, int tails) {
