@@ -264,7 +264,7 @@ const TenantRecord* ProgramServer::tenant_outside_runs(const Peer& peer) const {
   return record != nullptr && record->is.kind == name.kind ? record : nullptr;
 }
 
-// What the process has without the run: a run divides, it does not raise.
+// What the process has without the run, which one run does not raise (several add up).
 core::Limits ProgramServer::most_for_a_run(const Peer& peer) const {
   const TenantRecord* record = tenant_outside_runs(peer);
   core::Limits most = record != nullptr ? record->limits : settings_.default_limits();

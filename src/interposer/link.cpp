@@ -34,6 +34,7 @@ bool identify(Link& link, CUdevice device) {
 // Runs before the driver's own end, which registered itself earlier.
 void at_exit() {
   if (in_forked_child()) return;
+  for (Link& link : g_links) give_back_first(link);
   stop_looking();
   for (Link& link : g_links) begin_to_leave(link);
   for (Link& link : g_links) wait_until_left(link);

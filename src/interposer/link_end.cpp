@@ -77,6 +77,21 @@ void wait_while(Link& link, uint32_t step, uint64_t patience) {
 
 }  // namespace
 
+// Others would wait for it for as long as the process takes to end: what was registered for that
+// before the driver was first used comes behind us. What runs for longer it keeps.
+void give_back_first(Link& link) {
+  constexpr uint64_t kAMoment = 20 * kMillisecond;
+  if (!link.made || link.phase != Phase::Holding || link.running_free) return;
+  if (!link.mutex.lock_at_the_end()) return;
+  link.dropped = true;  // the link's thread gives it back
+  link.mutex.unlock();
+  for (const uint64_t begin = now_ns(); now_ns() - begin < kAMoment;) {
+    const Phase phase = link.phase;
+    if (phase != Phase::Holding && phase != Phase::Stopping) return;
+    sleep_ns(kMillisecond / 10);
+  }
+}
+
 void begin_to_leave(Link& link) {
   if (!link.made || !swap_is_slow_to_end(link.gate)) return;
   link.leaving = kWaits;

@@ -174,6 +174,8 @@ bool bring_all_back(Link& link, bool gives_way);
 
 // link_end.cpp: the process ends. What it has on the GPU is given back before the kernel takes the
 // process apart, which takes seconds where there is much pinned host memory.
+// While the GPU may still be looked at: who has just been at work holds a grant.
+void give_back_first(Link& link);
 void begin_to_leave(Link& link);
 // Not for ever; what is not given back by then the kernel gives back.
 void wait_until_left(Link& link);

@@ -38,6 +38,10 @@ class LastMoments : public ::testing::Test {
     program_.say("end");
     ASSERT_EQ(ask("here"), "unknown: here");
   }
+  void end_behind(const std::string& line) {
+    program_.say(line + "\nend");
+    ASSERT_EQ(ask("here"), "CUDA_SUCCESS");
+  }
   bool is_there() { return program_.running(); }
 
  private:
@@ -64,6 +68,13 @@ TEST_F(LastMoments, AGrantThatComesThenGoesBackAtOnce) {
   scheduler().open();
   EXPECT_TRUE(
       eventually([] { return scheduler().waiting() == 0 && scheduler().holding() == 0; }, 5s));
+  EXPECT_TRUE(is_there());
+}
+
+// Nor the one that it holds: it had something to do until a moment ago.
+TEST_F(LastMoments, AGrantThatIsHeldThenGoesBackAtOnce) {
+  end_behind("spin 1ms");
+  EXPECT_TRUE(eventually([] { return scheduler().holding() == 0; }, 5s));
   EXPECT_TRUE(is_there());
 }
 
