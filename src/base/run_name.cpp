@@ -24,7 +24,7 @@ Result<void> check_run_name(std::string_view name) {
   }
   if (name.front() == '-') {
     return Error{
-        fmt::format("'{}' is no name, which begins with a letter, a digit, '.' or '_'", name)};
+        fmt::format("a name does not begin with '-' as '{}' does: give another with --name", name)};
   }
   if (is_schedulers_own(name)) {
     return Error{

@@ -337,7 +337,10 @@ void MeteredEngine::charge_pauses(const Client& client, Time now) {
   if (!turns_ || !billing_ || !share.limited() ||
       std::none_of(levels_.begin(), levels_.end(), waits))
     return;
-  const Duration pauses = std::min(client.gaps, now - client.granted_at);
+  // Neither in what is billed already, nor in the part of the turn that had no limit.
+  const Duration since = now - std::max(client.granted_at, share.meter.unlimited_since);
+  const Duration unused = now - client.granted_at - client.reported;
+  const Duration pauses = std::min({client.gaps, since, unused});
   const Duration more = pauses - kFreePauses - client.reported / 8;
   if (more <= Duration::zero()) return;
   dequeue(share);

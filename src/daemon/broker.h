@@ -237,7 +237,7 @@ class Broker {
   void sample_shares(Time now);
   void note(const ClientRecord& client, std::string_view event,
             std::initializer_list<Field> fields);
-  double gpus_used(const TenantRecord& tenant) const;
+  int gpus_used(const TenantRecord& tenant) const;
   // Whose limit changes, or who is stopped: what it had before does not count for its share now.
   void restart_share(TenantRecord& tenant, Time now);
 

@@ -196,30 +196,31 @@ void Broker::sample_shares(Time now) {
     auto& samples = tenant.samples;
     const ShareSample last = samples.back();
     if (now - last.at < 500ms) continue;
-    const ShareSample next{now, used[id], wanted(tenant, now)};
+    const ShareSample next{now, used[id], wanted(tenant, now), gpus_used(tenant)};
     const bool idle = next.wanted == last.wanted;
-    if (idle) samples = {last};
+    if (idle || next.gpus != last.gpus) samples = {last};
     const auto more = static_cast<double>((next.used - samples.front().used).count());
     const auto passed = static_cast<double>((now - samples.front().at).count());
     // What a meter that lags says late belongs to the time before.
-    const double of_all = std::clamp(100 * more / passed / gpus_used(tenant), 0.0, 100.0);
-    tenant.share_percent = of_all;
-    if (idle) samples.clear();
+    const double mean = 100 * more / passed / std::max(last.gpus, next.gpus);
+    tenant.share_percent = std::clamp(mean, 0.0, 100.0);
+    if (idle || next.gpus != last.gpus) samples.clear();
     samples.push_back(next);
     while (samples.size() > 1 && now - samples[1].at >= kShareOver) samples.pop_front();
   }
 }
 
 // Its limit holds on each of them.
-double Broker::gpus_used(const TenantRecord& tenant) const {
+int Broker::gpus_used(const TenantRecord& tenant) const {
   std::set<GpuId> gpus;
   for (const ClientId id : tenant.clients) gpus.insert(clients_.at(id).gpu);
-  return static_cast<double>(std::max<std::size_t>(1, gpus.size()));
+  return std::max(1, static_cast<int>(gpus.size()));
 }
 
 void Broker::restart_share(TenantRecord& tenant, Time now) {
   for (auto& [id, gpu] : gpus_) read_meters(gpu, now);
-  tenant.samples = {{now, bills_of(core_.snapshot())[tenant.id], wanted(tenant, now)}};
+  tenant.samples = {
+      {now, bills_of(core_.snapshot())[tenant.id], wanted(tenant, now), gpus_used(tenant)}};
   tenant.share_percent.reset();  // until there is one
 }
 

@@ -165,6 +165,15 @@ TEST_F(BrokerMeter, OnSeveralGpusAShareIsTheMeanOfThem) {
   t.now += 1s;
   t.broker.sample(t.now);
   EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 40, 0.01);
+  // When it leaves one of them, what it had there is not taken for more of the other.
+  t.meter(one, first, 600ms);
+  t.release(three, third, 1s);
+  t.broker.leave(three, t.now);
+  for (const double share : {30.0, 30.0}) {
+    t.now += 1s;
+    t.broker.sample(t.now);
+    EXPECT_LE(t.broker.find_tenant("a")->share_percent.value_or(-1), share + 10);
+  }
 }
 
 TEST_F(BrokerMeter, AShareIsNeverMoreThanAllOfIt) {

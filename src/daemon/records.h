@@ -33,14 +33,15 @@ struct TenantName {
   std::uint32_t uid = 0;
 };
 
-// What has been moved between GPU and host, ever.
 // How a tenant stood, for what it has had since.
 struct ShareSample {
   Time at{};
   Duration used{};    // GPU time
   Duration wanted{};  // the time in which it had work
+  int gpus = 1;       // on which it has programs, at least one
 };
 
+// What has been moved between GPU and host, ever.
 struct Moves {
   Bytes out{};
   Bytes in{};

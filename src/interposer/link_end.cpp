@@ -5,7 +5,8 @@
 // The program cannot use the GPU any more: the driver calls that undefined after main(), and ends
 // itself right behind us. Its threads may still run, though, and what it destroys now may still
 // free memory. All of it happens in a thread of its own, for which the end of the process waits
-// only so long: whatever that finds locked or busy, the process ends.
+// only so long: whatever that finds locked or busy, the process ends. But for a grant whose work is
+// as good as done: the link's thread gives that back as ever, while the GPU may be looked at.
 #include "interposer/link_state.h"
 #include "interposer/records.h"
 #include "interposer/swap.h"

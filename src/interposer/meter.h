@@ -91,10 +91,13 @@ class Grace {
 };
 
 // Whether work in flight seems to wait for somebody who waits at the gate. Long kernels look alike:
-// so not while any of it gets done, and when somebody was let through, which then was one kernel
-// more, for longer the next time.
+// so not while any of it gets done. When letting somebody through does not help at once it was one
+// kernel more, and the next time it takes twice as long; else only a little longer, as the end of a
+// kernel may have come just then.
 class Stuck {
  public:
+  static constexpr uint64_t kAtOnce = 10'000'000;  // nanoseconds
+
   explicit Stuck(uint64_t now) : moved_at_(now) {}
 
   // `done`: when some of it was last seen to be.
@@ -102,18 +105,21 @@ class Stuck {
     if (done != done_) {
       done_ = done;
       moved_at_ = now;
+      if (now - let_through_at_ < kAtOnce) patience_ = least_ += least_ / 10;
     }
     return now - moved_at_ > patience_;
   }
-  void helped(uint64_t now) {
-    moved_at_ = now;
+  void let_through(uint64_t now) {
+    moved_at_ = let_through_at_ = now;
     patience_ *= 2;
   }
 
  private:
-  uint64_t patience_ = 500'000'000;  // nanoseconds
+  uint64_t least_ = 500'000'000;
+  uint64_t patience_ = least_;
   uint64_t done_ = 0;
   uint64_t moved_at_;
+  uint64_t let_through_at_ = 0;
 };
 
 // How much GPU time work in flight may stand for. Programs do other things between launches, for

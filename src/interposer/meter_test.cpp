@@ -79,23 +79,38 @@ TEST(Stuck, SeemsWhatDoesNotMoveForLong) {
   EXPECT_FALSE(stuck.seems(900 * kMs, 1000 * kMs));
   EXPECT_FALSE(stuck.seems(900 * kMs, 1500 * kMs));
   EXPECT_TRUE(stuck.seems(900 * kMs, 1501 * kMs));
-  stuck.helped(1505 * kMs);
+  stuck.let_through(1505 * kMs);
   EXPECT_FALSE(stuck.seems(900 * kMs, 2505 * kMs));
   EXPECT_TRUE(stuck.seems(900 * kMs, 2506 * kMs));
-  EXPECT_FALSE(stuck.seems(2510 * kMs, 2510 * kMs));
+  EXPECT_FALSE(stuck.seems(2510 * kMs, 2530 * kMs)) << "it moves";
+}
+
+// Work that waits for one call of the host after the other gets on.
+TEST(Stuck, HelpsAgainSoonWhatThatHelps) {
+  constexpr uint64_t kMs = 1'000'000;
+  uint64_t now = 1000 * kMs;
+  uint64_t done = now;
+  Stuck stuck(now);
+  for (int calls = 0; calls < 10; now += kMs) {
+    if (!stuck.seems(done, now)) continue;
+    ++calls;
+    stuck.let_through(now + 5 * kMs);
+    done = now += 6 * kMs;
+  }
+  EXPECT_LE(now, 1000 * kMs + 9000 * kMs);
 }
 
 // Kernels that take longer than one is patient for: few are let in behind the last.
 TEST(Stuck, DoesNotSeemForEverWhatIsSlow) {
   constexpr uint64_t kMs = 1'000'000;
-  for (const uint64_t kernel : {450 * kMs, 600 * kMs, 1000 * kMs, 3000 * kMs}) {
+  for (uint64_t kernel = 450 * kMs; kernel < 5000 * kMs; kernel += kMs) {
     uint64_t now = 1000 * kMs;
     uint64_t next_done = now + kernel;
     uint64_t done = now;
     int in_flight = 2;
     int let_in = 0;
     Stuck stuck(now);
-    for (; in_flight > 0 && let_in < 10; now += kMs) {
+    for (; in_flight > 0 && let_in < 20; now += kMs) {
       if (now >= next_done) {
         done = now;
         next_done = now + kernel;
@@ -104,10 +119,10 @@ TEST(Stuck, DoesNotSeemForEverWhatIsSlow) {
       if (stuck.seems(done, now)) {
         ++in_flight;
         ++let_in;
-        stuck.helped(now);
+        stuck.let_through(now);
       }
     }
-    EXPECT_LE(let_in, 3) << kernel;
+    EXPECT_LE(let_in, 8) << kernel;
   }
 }
 

@@ -133,7 +133,7 @@ void Mutex::lock_slow() {
 
 bool Mutex::lock_at_the_end() {
   constexpr uint64_t kMillisecond = 1'000'000;
-  constexpr uint64_t kAtMost = 500 * kMillisecond;
+  constexpr uint64_t kAtMost = 2'000 * kMillisecond;
   for (const uint64_t begin = now_ns(); !try_lock(); sleep_ns(kMillisecond / 10)) {
     if (now_ns() - begin > kAtMost) return false;
   }

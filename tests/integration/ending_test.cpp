@@ -73,8 +73,15 @@ TEST_F(LastMoments, AGrantThatComesThenGoesBackAtOnce) {
 
 // Nor the one that it holds: it had something to do until a moment ago.
 TEST_F(LastMoments, AGrantThatIsHeldThenGoesBackAtOnce) {
-  end_behind("spin 1ms");
+  end_behind("launch 5ms");
   EXPECT_TRUE(eventually([] { return scheduler().holding() == 0; }, 5s));
+  EXPECT_TRUE(is_there());
+}
+
+// But not while its work is still on the GPU.
+TEST_F(LastMoments, AGrantWhoseWorkIsNotDoneIsKept) {
+  end_behind("launch 3s");
+  EXPECT_FALSE(eventually([] { return scheduler().holding() == 0; }, 500ms));
   EXPECT_TRUE(is_there());
 }
 
