@@ -133,9 +133,18 @@ void Mutex::lock_slow() {
 
 bool Mutex::lock_at_the_end() {
   constexpr uint64_t kMillisecond = 1'000'000;
-  constexpr uint64_t kAtMost = 2'000 * kMillisecond;
-  for (const uint64_t begin = now_ns(); !try_lock(); sleep_ns(kMillisecond / 10)) {
-    if (now_ns() - begin > kAtMost) return false;
+  constexpr uint64_t kAtMost = 1'000 * kMillisecond;
+  constexpr uint64_t kTheSameEnd = 5'000 * kMillisecond;
+  static std::atomic<uint64_t> in_vain_at{0};
+  const uint64_t begin = now_ns();
+  const uint64_t last = in_vain_at.load();
+  const uint64_t patience = last != 0 && begin - last < kTheSameEnd ? 0 : kAtMost;
+  while (!try_lock()) {
+    if (now_ns() - begin >= patience) {
+      in_vain_at = now_ns();
+      return false;
+    }
+    sleep_ns(kMillisecond / 10);
   }
   return true;
 }
