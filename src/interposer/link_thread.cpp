@@ -172,6 +172,8 @@ void stop(Link& link) {
   Lock lock(link.mutex);
   if (stopped_looking()) {  // so nobody can tell whether it has run out
     link.phase = Phase::Holding;
+    end_gate(link.gate);
+    wake_the_waiting(link);
     return;
   }
   give_grant_back(link, done);

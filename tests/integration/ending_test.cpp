@@ -82,7 +82,7 @@ TEST_F(LastMoments, AGrantThatIsHeldThenGoesBackAtOnce) {
 TEST_F(LastMoments, AGrantWhoseWorkIsNotDoneIsKept) {
   end_behind("launch 3s");
   EXPECT_FALSE(eventually([] { return scheduler().holding() == 0; }, 500ms));
-  EXPECT_TRUE(is_there());
+  EXPECT_EQ(ask("spin 1ms"), "CUDA_ERROR_DEINITIALIZED") << "nor does anybody wait at the gate";
 }
 
 // Nor would a grant that is asked for then be of use: the driver is gone, or about to go.
