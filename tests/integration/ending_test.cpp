@@ -39,8 +39,8 @@ class LastMoments : public ::testing::Test {
     ASSERT_EQ(ask("here"), "unknown: here");
   }
   void end_behind(const std::string& line) {
-    program_.say(line + "\nend");
-    ASSERT_EQ(ask("here"), "CUDA_SUCCESS");
+    ASSERT_EQ(ask(line + "\nend"), "CUDA_SUCCESS");
+    ASSERT_EQ(ask("here"), "unknown: here");
   }
   bool is_there() { return program_.running(); }
 
