@@ -182,8 +182,8 @@ std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot) {
   return all;
 }
 
-// Over some seconds, as in one of them there are few turns. Who had nothing to do in the last one
-// begins afresh: what it then has is not to look like less.
+// Over some seconds, as in one of them there are few turns. Who had nothing to do in the last one,
+// or came to or left a GPU, begins afresh: what it then has is not to look like less, or more.
 void Broker::sample_shares(Time now) {
   const core::Snapshot snapshot = core_.snapshot();
   std::map<TenantId, Duration> used = bills_of(snapshot);
@@ -197,14 +197,14 @@ void Broker::sample_shares(Time now) {
     const ShareSample last = samples.back();
     if (now - last.at < 500ms) continue;
     const ShareSample next{now, used[id], wanted(tenant, now), gpus_used(tenant)};
-    const bool idle = next.wanted == last.wanted;
-    if (idle || next.gpus != last.gpus) samples = {last};
+    const bool afresh = next.wanted == last.wanted || next.gpus != last.gpus;
+    if (afresh) samples = {last};
     const auto more = static_cast<double>((next.used - samples.front().used).count());
     const auto passed = static_cast<double>((now - samples.front().at).count());
     // What a meter that lags says late belongs to the time before.
     const double mean = 100 * more / passed / std::max(last.gpus, next.gpus);
     tenant.share_percent = std::clamp(mean, 0.0, 100.0);
-    if (idle || next.gpus != last.gpus) samples.clear();
+    if (afresh) samples.clear();
     samples.push_back(next);
     while (samples.size() > 1 && now - samples[1].at >= kShareOver) samples.pop_front();
   }

@@ -82,9 +82,16 @@ TEST_P(Single, HasItsLimit) {
 INSTANTIATE_TEST_SUITE_P(All, Single, ::testing::Values(kGemm, kFine, kBursty, kStep, kGraph),
                          [](const auto& one) { return one.param.name; });
 
-// One kernel more or less in this time is 1.25 points.
+// One kernel more or less in this time is 1.7 points.
 TEST_F(Matrix, LongKernelsHaveTheirLimit) {
-  expect_limits(kLong, {10, 25, 50, 75, 90}, 16s);
+  expect_limits(kLong, {50}, 12s);
+}
+TEST_F(Matrix, LongKernelsHaveHighLimits) {
+  expect_limits(kLong, {75, 90}, 12s);
+}
+// They come by twos, with a long time in between.
+TEST_F(Matrix, LongKernelsHaveLowLimits) {
+  expect_limits(kLong, {10, 25}, 24s);
 }
 
 // Work that takes long is not taken for work that waits for what the gate keeps out.
