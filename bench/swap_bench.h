@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "interposer/records.h"
-#include "interposer/swap_state.h"
+#include "interposer/gate/records.h"
+#include "interposer/moving/swap/state.h"
 
 // What the parts of swap_bench share: the driver as it is, and the swap engine used as the library
 // uses it. What goes wrong ends the program.

@@ -1,6 +1,6 @@
 #include <iostream>
 
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 
 int main(int argc, char** argv) {
   using namespace nvshare::cli;

@@ -4,9 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
+#include "config/options.h"
 
 namespace nvshare::cli {
+
+using config::Arguments;
+using config::CommandSpec;
+using config::Option;
+using config::Positional;
 
 enum ExitCode { kGood = 0, kFailed = 1, kBadInput = 2 };
 

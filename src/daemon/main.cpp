@@ -20,15 +20,15 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
-#include "daemon/arena.h"
-#include "daemon/broker.h"
-#include "daemon/control.h"
-#include "daemon/control_server.h"
-#include "daemon/gpus.h"
-#include "daemon/notify.h"
-#include "daemon/programs.h"
-#include "daemon/run_directory.h"
+#include "config/options.h"
+#include "daemon/broker/broker.h"
+#include "daemon/host/arena.h"
+#include "daemon/host/gpus.h"
+#include "daemon/serve/control.h"
+#include "daemon/serve/control_server.h"
+#include "daemon/serve/notify.h"
+#include "daemon/serve/programs.h"
+#include "daemon/serve/run_directory.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
@@ -48,8 +48,8 @@ int complain(const std::string& what, int code) {
   return code;
 }
 
-cli::CommandSpec spec() {
-  cli::CommandSpec spec;
+config::CommandSpec spec() {
+  config::CommandSpec spec;
   spec.summary = "Share this machine's GPUs among programs";
   spec.options = {
       {"config", 'c', "FILE", "settings; without it /etc/nvshare/scheduler.toml, if it is there"},
@@ -82,7 +82,7 @@ Result<std::string> read_file(const std::string& path) {
   return text.str();
 }
 
-Result<Loaded> load(const cli::Arguments& arguments) {
+Result<Loaded> load(const config::Arguments& arguments) {
   std::optional<std::string> name = arguments.value("config");
   if (!name && access(kDefaultConfig, R_OK) == 0) name = kDefaultConfig;
   std::optional<std::string> text;
@@ -324,13 +324,14 @@ int serve(Settings settings, const Options& options) {
 }
 
 int run(const std::vector<std::string>& words) {
-  const cli::CommandSpec known = spec();
-  const auto arguments = cli::parse(known, words);
+  const config::CommandSpec known = spec();
+  const auto arguments = config::parse(known, words);
   if (!arguments) {
     return complain(fmt::format("{} (see {} --help)", arguments.error().message, kProgram),
                     kBadInput);
   }
-  if (arguments->has("help")) return std::fputs(cli::help_of(kProgram, known).c_str(), stdout), 0;
+  if (arguments->has("help"))
+    return std::fputs(config::help_of(kProgram, known).c_str(), stdout), 0;
   if (arguments->has("version")) return std::printf("%s %s\n", kProgram, NVSHARE_VERSION), kGood;
   Options options;
   options.is_private = arguments->has("private");

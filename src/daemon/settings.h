@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "core/config.h"
 #include "core/event.h"
-#include "daemon/host_memory.h"
+#include "daemon/host/host_memory.h"
 #include "daemon/log.h"
 #include "wire/messages.h"
 

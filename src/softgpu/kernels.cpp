@@ -198,8 +198,8 @@ KernelOutcome hash(const KernelMemory& memory, Params, Values values) {
   return outcome == KernelOutcome::kDone ? store(memory, values[0], state) : outcome;
 }
 
-// The terms of fingerprint(), for 16 bytes at a place (src/interposer/swap_hash.cpp has the same
-// for a real device).
+// The terms of fingerprint(), for 16 bytes at a place (src/interposer/moving/swap/hash.cpp has the
+// same for a real device).
 struct FingerprintTerms {
   std::uint64_t first;
   std::uint64_t second;

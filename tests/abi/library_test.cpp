@@ -34,7 +34,7 @@ TEST(Library, ExportsTheTableItsNvmlAndWhatFindsThem) {
   std::set<std::string> expected{"dlopen", "dlsym", "dlvsym", "nvshare_library_version"};
   for (const nvshare::cuda::Function& row : nvshare::cuda::kFunctions) expected.insert(row.symbol);
 #define NVSHARE_OWN_NVML(symbol) expected.insert(#symbol);
-#include "interposer/own_nvml.def"
+#include "interposer/catch/own_nvml.def"
   EXPECT_EQ(names("nm -D --defined-only " NVSHARE_LIBRARY " | awk '{print $3}'"), expected);
 }
 

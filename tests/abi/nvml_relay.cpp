@@ -8,7 +8,7 @@ namespace nvshare::nvml {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 #define NVSHARE_OWN_NVML(symbol) extern "C" Signature<FunctionId::symbol> symbol;
-#include "interposer/own_nvml.def"
+#include "interposer/catch/own_nvml.def"
 
 EXPORT void* relay_dlsym(void* handle, const char* symbol) {
   return dlsym(handle, symbol);
@@ -23,7 +23,7 @@ EXPORT nvmlReturn_t relay_memory_info(nvmlDevice_t device, nvmlMemory_t* memory)
 EXPORT void* const* relay_linked() {
   static void* const all[] = {
 #define NVSHARE_OWN_NVML(symbol) reinterpret_cast<void*>(&symbol),
-#include "interposer/own_nvml.def"
+#include "interposer/catch/own_nvml.def"
       nullptr};
   return all;
 }

@@ -19,7 +19,7 @@ constexpr unsigned long long kLimit = 1 << 20;
 
 constexpr const char* kOwn[] = {
 #define NVSHARE_OWN_NVML(symbol) #symbol,
-#include "interposer/own_nvml.def"
+#include "interposer/catch/own_nvml.def"
 };
 
 bool is_own(const char* symbol) {
@@ -177,13 +177,13 @@ int what_is_there() {
 #ifdef NVSHARE_ABI_LINKED
 namespace linked {
 #define NVSHARE_OWN_NVML(symbol) extern "C" Signature<FunctionId::symbol> symbol;
-#include "interposer/own_nvml.def"
+#include "interposer/catch/own_nvml.def"
 }  // namespace linked
 
 int by_linking() {
 #define NVSHARE_OWN_NVML(symbol) \
   check(is_ours(reinterpret_cast<void*>(&linked::symbol)), "linked with %s", #symbol);
-#include "interposer/own_nvml.def"
+#include "interposer/catch/own_nvml.def"
   check_memory(linked::nvmlDeviceGetMemoryInfo, first_device(RTLD_DEFAULT));
   return finish();
 }

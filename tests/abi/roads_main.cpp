@@ -150,7 +150,7 @@ int with_arguments(const char* recording) {
   void* driver = open(recording);
   bool own[kFunctionCount] = {};
 #define NVSHARE_OWN_BODY(symbol) own[static_cast<unsigned>(FunctionId::symbol)] = true;
-#include "interposer/own_bodies.def"
+#include "interposer/catch/own_bodies.def"
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments)  \
   if (!own[static_cast<unsigned>(FunctionId::symbol)]) {                                  \
     check_call<FunctionId::symbol>(dlsym(driver, #symbol),                                \

@@ -18,7 +18,7 @@
 #include <sstream>
 #include <thread>
 
-#include "daemon/broker.h"
+#include "daemon/broker/broker.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/broker.h"
+#include "daemon/broker/broker.h"
 
 namespace {
 

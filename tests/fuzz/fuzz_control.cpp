@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "daemon/control.h"
+#include "daemon/serve/control.h"
 
 namespace {
 

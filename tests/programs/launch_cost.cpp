@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "interposer/elf.h"
+#include "interposer/guest/elf.h"
 #include "programs/driver.h"
 #include "programs/job_kernels.h"
 

@@ -1,7 +1,7 @@
 #include <string_view>
 #include <vector>
 
-#include "interposer/memory_graph.h"
+#include "interposer/memory/graph.h"
 #include "machine.h"
 
 // An executable graph counts the sum of its allocation nodes, from its making to its end.

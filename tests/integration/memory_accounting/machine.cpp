@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "interposer/driver_room.h"
-#include "interposer/managed.h"
-#include "interposer/records.h"
+#include "interposer/gate/records.h"
+#include "interposer/memory/driver_room.h"
+#include "interposer/moving/managed/managed.h"
 #include "softgpu/driver.h"
 
 namespace nvshare::interposer {

@@ -5,11 +5,11 @@
 #include <atomic>
 #include <functional>
 
-#include "interposer/bodies.h"
-#include "interposer/link.h"
-#include "interposer/look.h"
-#include "interposer/memory.h"
-#include "interposer/memory_count.h"
+#include "interposer/catch/bodies.h"
+#include "interposer/link/link.h"
+#include "interposer/link/look.h"
+#include "interposer/memory/count.h"
+#include "interposer/memory/memory.h"
 
 // The interposer's bodies for memory, on the software GPU's driver and with a scheduler of a few
 // numbers: what is allowed on a device, what is allocated there, and where it is.

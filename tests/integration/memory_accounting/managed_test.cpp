@@ -1,4 +1,4 @@
-#include "interposer/managed.h"
+#include "interposer/moving/managed/managed.h"
 
 #include "machine.h"
 

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <thread>
 
-#include "interposer/records.h"
+#include "interposer/gate/records.h"
 #include "machine.h"
 
 // What pools keep beyond what is in use, when others need the room.

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "interposer/memory_array_size.h"
-#include "interposer/memory_count.h"
+#include "interposer/memory/array_size.h"
+#include "interposer/memory/count.h"
 
 namespace nvshare::interposer {
 namespace {

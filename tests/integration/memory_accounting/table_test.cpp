@@ -1,9 +1,9 @@
+#include "interposer/memory/table.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
-
-#include "interposer/memory_table.h"
 
 namespace nvshare::interposer {
 namespace {

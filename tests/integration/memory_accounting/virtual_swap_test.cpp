@@ -1,4 +1,4 @@
-#include "interposer/swap_virtual.h"
+#include "interposer/moving/swap/virtual.h"
 #include "machine.h"
 
 // Memory that the program makes itself and that can move: what the scheduler is told of it.

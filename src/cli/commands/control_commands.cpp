@@ -1,0 +1,180 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "base/suggest.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/control_session.h"
+#include "cli/run/limits.h"
+#include "cli/show/answers.h"
+#include "cli/show/render.h"
+
+namespace nvshare::cli {
+namespace {
+
+const Positional kName{"NAME", "whose: see nvshare status", true};
+
+// Asks for a change of a tenant, and prints what it is then.
+int change_tenant(std::string_view command, const std::string& request, Streams streams) {
+  const Asked asked = ask_scheduler(command, request, streams);
+  if (!asked.json) return asked.code;
+  const auto tenant = read_tenant(*asked.json);
+  if (!tenant) return complain(command, tenant.error().message, kFailed, streams);
+  streams.out << tenant_line(*tenant);
+  return kGood;
+}
+
+int run_limit(const Arguments& arguments, Streams streams) {
+  std::vector<std::string> wrong;
+  const LimitWish wish = read_limits(arguments, wrong);
+  if (wrong.empty() && wish.empty()) wrong.push_back("give --cores, --mem or --priority");
+  if (!wrong.empty()) {
+    return complain("limit", join({wrong.begin(), wrong.end()}, "; "), kBadInput, streams);
+  }
+  return change_tenant("limit", limit_request(arguments.positionals()[0], wish), streams);
+}
+
+int run_pause(const Arguments& arguments, Streams streams) {
+  return change_tenant("pause", pause_request(arguments.positionals()[0], true), streams);
+}
+
+int run_resume(const Arguments& arguments, Streams streams) {
+  return change_tenant("resume", pause_request(arguments.positionals()[0], false), streams);
+}
+
+int run_why(const Arguments& arguments, Streams streams) {
+  const std::string& name = arguments.positionals()[0];
+  const Asked asked = ask_scheduler("why", why_request(name), streams);
+  if (!asked.json) return asked.code;
+  const auto processes = read_why(*asked.json);
+  if (!processes) return complain("why", processes.error().message, kFailed, streams);
+  streams.out << why_text(name, *processes);
+  return kGood;
+}
+
+int set_scheduling(const std::string& value, Streams streams) {
+  if (value != "on" && value != "off") {
+    return complain("config", fmt::format("scheduling: '{}' is not one of on, off", value),
+                    kBadInput, streams);
+  }
+  const Asked asked = ask_scheduler("config", scheduling_request(value == "on"), streams);
+  if (!asked.json) return asked.code;
+  streams.out << fmt::format("scheduling = {}\n", value);
+  return kGood;
+}
+
+int set(const std::string& key, const std::string& value, bool json, Streams streams) {
+  if (key == "scheduling") return set_scheduling(value, streams);
+  const Asked asked = ask_scheduler("config", set_request(key, value), streams);
+  if (!asked.json) return asked.code;
+  if (json) {
+    streams.out << bare_answer(*asked.json, false) << "\n";
+    return kGood;
+  }
+  const auto settings = read_settings(*asked.json);
+  if (!settings) return complain("config", settings.error().message, kFailed, streams);
+  for (const SettingInfo& one : *settings) {
+    streams.out << fmt::format("{} = {}\n", one.name, one.value);
+  }
+  return kGood;
+}
+
+int show_one(const std::vector<SettingInfo>& settings, const std::string& key, Streams streams) {
+  std::vector<std::string_view> names;
+  for (const SettingInfo& one : settings) {
+    if (one.name == key) {
+      streams.out << fmt::format("{}\n", one.value);
+      return kGood;
+    }
+    names.push_back(one.name);
+  }
+  return complain("config", fmt::format("'{}': no such setting{}", key, did_you_mean(key, names)),
+                  kBadInput, streams);
+}
+
+int run_config(const Arguments& arguments, Streams streams) {
+  const bool json = arguments.has("json");
+  const auto& given = arguments.positionals();
+  if (!given.empty()) {
+    const std::size_t equals = given[0].find('=');
+    if (equals == 0) return complain("config", "the name is missing", kBadInput, streams);
+    if (equals != given[0].npos) {
+      return set(given[0].substr(0, equals), given[0].substr(equals + 1), json, streams);
+    }
+  }
+  const Asked asked = ask_scheduler("config", config_request(), streams);
+  if (!asked.json) return asked.code;
+  if (json && given.empty()) {
+    streams.out << bare_answer(*asked.json, false) << "\n";
+    return kGood;
+  }
+  const auto settings = read_settings(*asked.json);
+  if (!settings) return complain("config", settings.error().message, kFailed, streams);
+  if (!given.empty()) return show_one(*settings, given[0], streams);
+  streams.out << settings_text(*settings, wants_colour());
+  return kGood;
+}
+
+}  // namespace
+
+Command limit_command() {
+  CommandSpec spec;
+  spec.name = "limit";
+  spec.summary = "Change what a running program may have";
+  spec.positionals = {kName};
+  spec.options = limit_options();
+  spec.more =
+      "Takes effect at once; what is not given stays as it is.\n\n"
+      "examples:\n"
+      "  nvshare limit train --cores 60\n"
+      "  nvshare limit train --mem 8Gi --priority 2\n"
+      "  nvshare limit train --mem none";
+  return {spec, run_limit};
+}
+
+Command why_command() {
+  CommandSpec spec;
+  spec.name = "why";
+  spec.summary = "Say why a program runs or waits";
+  spec.positionals = {kName};
+  spec.more = "examples:\n  nvshare why train";
+  return {spec, run_why};
+}
+
+Command pause_command() {
+  CommandSpec spec;
+  spec.name = "pause";
+  spec.summary = "Let a program submit no more GPU work for a while";
+  spec.positionals = {kName};
+  spec.more = "examples:\n  nvshare pause train\n  nvshare resume train";
+  return {spec, run_pause};
+}
+
+Command resume_command() {
+  CommandSpec spec;
+  spec.name = "resume";
+  spec.summary = "Let a paused program go on";
+  spec.positionals = {kName};
+  spec.more = "examples:\n  nvshare resume train";
+  return {spec, run_resume};
+}
+
+Command config_command() {
+  CommandSpec spec;
+  spec.name = "config";
+  spec.summary = "Show or change the scheduler's settings";
+  spec.positionals = {
+      {"KEY=VALUE", "the change, or KEY alone to see it; default: show all", false}};
+  spec.options = {{"json", 'j', "", "for programs: what the scheduler answers"}};
+  spec.more =
+      "A change counts until the scheduler ends. scheduling=off lets everyone run at once,\n"
+      "without limits of time.\n\n"
+      "examples:\n"
+      "  nvshare config\n"
+      "  nvshare config turn=10ms\n"
+      "  nvshare config scheduling=off";
+  return {spec, run_config};
+}
+
+}  // namespace nvshare::cli

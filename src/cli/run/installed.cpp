@@ -1,0 +1,74 @@
+#include "cli/run/installed.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "wire/channel.h"
+
+namespace nvshare::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPreload = "LD_PRELOAD";
+
+bool is_named(const char* entry, const char* name) {
+  const std::size_t length = std::strlen(name);
+  return std::strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+}  // namespace
+
+Result<std::string> install_folder() {
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  if (failed) return Error{"/proc/self/exe: " + failed.message()};
+  return program.parent_path().parent_path().string();
+}
+
+Result<std::string> scheduler_program() {
+  const auto folder = install_folder();
+  if (!folder) return folder.error();
+  const std::string path = *folder + "/bin/nvshare-scheduler";
+  if (::access(path.c_str(), X_OK) == 0) return path;
+  return Error{fmt::format("{} is missing: install nvshare again", path)};
+}
+
+Result<std::string> preload_library() {
+  const auto folder = install_folder();
+  if (!folder) return folder.error();
+  for (const char* place : {"/lib/libnvshare.so", "/lib/nvshare/libnvshare.so"}) {
+    const std::string path = *folder + place;
+    if (::access(path.c_str(), R_OK) != 0) continue;
+    if (path.find_first_of(" :\t\n") == path.npos) return path;
+    return Error{fmt::format("'{}': install nvshare in a folder without blanks and colons", path)};
+  }
+  return Error{fmt::format("{}/lib/libnvshare.so is missing: install nvshare again", *folder)};
+}
+
+bool driver_is_there() {
+  // Stays loaded: a driver is not made to be unloaded, and this process is about to end or to wait.
+  return ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr;
+}
+
+std::vector<std::string> sharing_environment(const std::string& library,
+                                             const std::string& run_directory) {
+  std::vector<std::string> entries;
+  for (char** one = environ; *one != nullptr; ++one) {
+    if (is_named(*one, kPreload) || is_named(*one, wire::kRunDirectoryVariable)) continue;
+    entries.emplace_back(*one);
+  }
+  const char* preloaded = std::getenv(kPreload);
+  const bool some = preloaded != nullptr && *preloaded != 0;
+  entries.push_back(
+      fmt::format("{}={}{}{}", kPreload, library, some ? ":" : "", some ? preloaded : ""));
+  entries.push_back(fmt::format("{}={}", wire::kRunDirectoryVariable, run_directory));
+  return entries;
+}
+
+}  // namespace nvshare::cli

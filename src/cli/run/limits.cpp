@@ -1,0 +1,91 @@
+#include "cli/run/limits.h"
+
+#include <fmt/format.h>
+
+#include "base/run_name.h"
+#include "core/config.h"
+#include "wire/messages.h"
+
+namespace nvshare::cli {
+
+static_assert(kLongestName == wire::kNameLength - 1);
+
+namespace {
+
+// A size without a unit is in bytes; so few are hardly what somebody wants who types them.
+constexpr Bytes kFewBytes = mib(1);
+
+bool has_unit(std::string_view size) {
+  return size.find_first_not_of("0123456789.") != size.npos;
+}
+
+Result<Bytes> read_memory(const std::string& text) {
+  const auto bytes = parse_bytes(text);
+  if (!bytes) return bytes.error();
+  if (bytes->count <= 0) {
+    return Error{fmt::format("'{}' is not more than nothing (none: no limit)", text)};
+  }
+  if (*bytes < kFewBytes && !has_unit(text)) {
+    return Error{fmt::format(
+        "'{0}' is a number of bytes: write {0}Mi or {0}Gi, or {0}B if bytes are meant", text)};
+  }
+  if (*bytes > core::kMostMemory) {
+    return Error{fmt::format("'{}' is more than any GPU has ({} at most)", text,
+                             to_text(core::kMostMemory))};
+  }
+  return bytes;
+}
+
+std::optional<int> whole_number(const config::Arguments& arguments, std::string_view option,
+                                int low, int high, std::string_view hint,
+                                std::vector<std::string>& wrong) {
+  const auto text = arguments.value(option);
+  if (!text) return std::nullopt;
+  const auto number = parse_integer(*text, low, high);
+  if (!number) {
+    wrong.push_back(fmt::format("--{}: {}{}", option, number.error().message, hint));
+    return std::nullopt;
+  }
+  return static_cast<int>(*number);
+}
+
+}  // namespace
+
+std::vector<config::Option> limit_options() {
+  return {
+      {"mem", 'm', "SIZE", "most GPU memory it may have, such as 4Gi; none: no limit"},
+      {"cores", 'c', "N", "most of the GPU's time it may have, in percent: 1 to 99; 100: no limit"},
+      {"priority", 'p', "N", "who goes first: -10 to 10, default 0"},
+  };
+}
+
+LimitWish read_limits(const config::Arguments& arguments, std::vector<std::string>& wrong) {
+  LimitWish wish;
+  if (const auto text = arguments.value("mem"); text == "none") {
+    wish.lift_memory = true;
+  } else if (text) {
+    if (const auto bytes = read_memory(*text)) {
+      wish.memory = *bytes;
+    } else {
+      wrong.push_back(fmt::format("--mem: {}", bytes.error().message));
+    }
+  }
+  wish.cores = whole_number(arguments, "cores", 1, 100, " (100: no limit)", wrong);
+  wish.priority = whole_number(arguments, "priority", -10, 10, "", wrong);
+  return wish;
+}
+
+std::string default_name(std::string_view program, long pid) {
+  const std::string behind = fmt::format("-{}", pid);
+  const std::size_t slash = program.rfind('/');
+  std::string name(slash == program.npos ? program : program.substr(slash + 1));
+  for (char& c : name) {
+    if (!is_name_letter(c)) c = '_';
+  }
+  if (name.empty()) name = "program";
+  if (name.front() == '-' || is_schedulers_own(name + behind)) name = "run-" + name;
+  if (name.size() > kLongestName - behind.size()) name.resize(kLongestName - behind.size());
+  return name + behind;
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "config/options.h"
+
+namespace nvshare::cli {
+
+// What the command line says of a tenant. What was not given is left as it is.
+struct LimitWish {
+  std::optional<Bytes> memory;
+  bool lift_memory = false;  // "none"
+  std::optional<int> cores;
+  std::optional<int> priority;
+
+  bool empty() const { return !memory && !lift_memory && !cores && !priority; }
+};
+
+// --mem, --cores and --priority, as both `run` and `limit` have them.
+std::vector<config::Option> limit_options();
+
+// Reads and checks them; everything that is wrong is added to `wrong`, one entry each.
+LimitWish read_limits(const config::Arguments& arguments, std::vector<std::string>& wrong);
+
+// A name for a program that was given none: its own and a number, as check_run_name() wants it.
+std::string default_name(std::string_view program, long pid);
+
+}  // namespace nvshare::cli

@@ -1,0 +1,74 @@
+#include "cli/run/tenant_link.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "wire/channel.h"
+
+namespace nvshare::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kAnswersWithin = 5s;
+
+Result<Joined> read_answer(const wire::Header* header) {
+  if (const auto* welcome = wire::as<wire::Welcome>(header)) {
+    return Joined{true, "", false, false, welcome->flags};
+  }
+  const auto* refused = wire::as<wire::Refused>(header);
+  if (refused == nullptr) return Error{"the scheduler's answer makes no sense"};
+  Joined joined;
+  joined.refusal.assign(refused->reason,
+                        wire::text_length(refused->reason, sizeof refused->reason));
+  joined.other_version = refused->major != wire::kMajor;
+  return joined;
+}
+
+// As wire::receive. A scheduler that closed before it had read everything has the first call fail;
+// what it said before is there all the same.
+int receive(int connection, void* packet) {
+  const int length = wire::receive(connection, packet, false);
+  return length == -ECONNRESET ? wire::receive(connection, packet, false) : length;
+}
+
+}  // namespace
+
+Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
+                         wire::Backend backend, uint32_t flags) {
+  auto begin = wire::make<wire::RunBegin>();
+  begin.magic = wire::kMagic;
+  begin.major = wire::kMajor;
+  begin.minor = wire::kMinor;
+  wire::put_text(begin.name, sizeof begin.name, name.c_str());
+  begin.memory_limit = wish.memory ? static_cast<uint64_t>(wish.memory->count) : 0;
+  begin.core_limit = wish.cores.value_or(100);
+  begin.priority = wish.priority.value_or(0);
+  begin.backend = backend;
+  begin.flags = flags;
+  // A scheduler that says why before it closes may have done so already: read on in any case.
+  wire::send(connection, &begin.header, true);
+  const auto deadline = Clock::now() + kAnswersWithin;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return Error{"the scheduler does not answer"};
+    pollfd waiting{connection, POLLIN, 0};
+    if (::poll(&waiting, 1, static_cast<int>(left.count())) <= 0) continue;
+    alignas(8) char packet[wire::kMaxMessage];
+    const int length = receive(connection, packet);
+    if (length == -EAGAIN) continue;
+    if (length == 0 || length == -ECONNRESET) {
+      return Joined{false, "the scheduler closed the connection", false, true, 0};
+    }
+    if (length < 0) return Error{fmt::format("the scheduler: {}", std::strerror(-length))};
+    const auto* header = wire::look_at(packet, static_cast<size_t>(length));
+    if (header == nullptr) return Error{"the scheduler's answer makes no sense"};
+    // A type of a newer minor version is passed over.
+    if (wire::size_of(static_cast<wire::Type>(header->type)) != 0) return read_answer(header);
+  }
+}
+
+}  // namespace nvshare::cli

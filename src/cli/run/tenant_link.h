@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "cli/run/limits.h"
+#include "wire/messages.h"
+
+namespace nvshare::cli {
+
+// What the scheduler said to a RunBegin.
+struct Joined {
+  bool accepted = false;
+  std::string refusal;         // why not, in a line
+  bool other_version = false;  // it was refused because the two do not understand each other
+  bool closed = false;         // it went without a word, as one does that is about to end
+  uint32_t flags = 0;          // of those that were asked for, what it knows
+};
+
+// Asks for a tenant on a fresh connection to the program socket. The tenant lasts as long as the
+// connection and the processes below this one. An error when no answer comes.
+Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
+                         wire::Backend backend = wire::Backend::Default, uint32_t flags = 0);
+
+}  // namespace nvshare::cli

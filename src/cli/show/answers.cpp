@@ -1,0 +1,238 @@
+#include "cli/show/answers.h"
+
+#include <nlohmann/json.hpp>
+
+namespace nvshare::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json* find(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto at = object.find(key);
+  return at == object.end() ? nullptr : &*at;
+}
+
+// Numbers of any kind; what is no number, or does not fit, is 0. Never throws.
+std::int64_t integer(const Json* value) {
+  if (value == nullptr) return 0;
+  if (value->is_number_unsigned()) {
+    constexpr std::uint64_t most = INT64_MAX;
+    return static_cast<std::int64_t>(std::min(value->get<std::uint64_t>(), most));
+  }
+  if (value->is_number_integer()) return value->get<std::int64_t>();
+  if (!value->is_number_float()) return 0;
+  const double number = value->get<double>();
+  return number > -9e18 && number < 9e18 ? static_cast<std::int64_t>(number) : 0;
+}
+
+std::optional<double> number(const Json& object, const char* key) {
+  const Json* value = find(object, key);
+  if (value == nullptr || !value->is_number()) return std::nullopt;
+  return value->get<double>();
+}
+
+// Text; other values as they are written in JSON.
+std::string text(const Json& object, const char* key) {
+  const Json* value = find(object, key);
+  if (value == nullptr || value->is_null()) return "";
+  if (value->is_string()) return value->get<std::string>();
+  return value->dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool flag(const Json& object, const char* key, bool otherwise) {
+  const Json* value = find(object, key);
+  return value != nullptr && value->is_boolean() ? value->get<bool>() : otherwise;
+}
+
+long whole(const Json& object, const char* key) {
+  return static_cast<long>(integer(find(object, key)));
+}
+
+Bytes bytes(const Json& object, const char* key) {
+  return Bytes{integer(find(object, key))};
+}
+
+std::optional<Bytes> some_bytes(const Json& object, const char* key) {
+  const Json* value = find(object, key);
+  if (value == nullptr || !value->is_number()) return std::nullopt;
+  return Bytes{integer(value)};
+}
+
+Duration time(const Json& object, const char* key) {
+  return Duration{integer(find(object, key))};
+}
+
+template <typename T>
+std::vector<T> list(const Json& object, const char* key, T (*read)(const Json&)) {
+  std::vector<T> all;
+  const Json* value = find(object, key);
+  if (value == nullptr || !value->is_array()) return all;
+  for (const Json& one : *value) all.push_back(read(one));
+  return all;
+}
+
+SchedulerInfo scheduler_of(const Json& json) {
+  return {text(json, "version"),        whole(json, "pid"),        time(json, "uptime"),
+          flag(json, "private", false), text(json, "policy"),      flag(json, "scheduling", true),
+          text(json, "run_directory"),  bytes(json, "arena_used"), bytes(json, "arena_limit")};
+}
+
+GpuInfo gpu_of(const Json& json) {
+  return {whole(json, "index"),
+          text(json, "uuid"),
+          text(json, "name"),
+          bytes(json, "memory"),
+          some_bytes(json, "memory_used"),
+          number(json, "utilisation"),
+          whole(json, "clients"),
+          whole(json, "running"),
+          bytes(json, "swapped"),
+          bytes(json, "incoming"),
+          bytes(json, "outgoing")};
+}
+
+ProcessInfo process_of(const Json& json) {
+  return {whole(json, "pid"),     text(json, "program"),    whole(json, "gpu"),
+          text(json, "state"),    bytes(json, "allocated"), bytes(json, "resident"),
+          time(json, "used"),     time(json, "held"),       whole(json, "holds"),
+          bytes(json, "swapped"), bytes(json, "pinned"),    bytes(json, "incoming"),
+          bytes(json, "outgoing")};
+}
+
+TenantInfo tenant_of(const Json& json) {
+  TenantInfo tenant;
+  tenant.name = text(json, "name");
+  tenant.kind = text(json, "kind");
+  if (find(json, "cores") != nullptr) tenant.cores = static_cast<int>(whole(json, "cores"));
+  tenant.memory = some_bytes(json, "memory");
+  tenant.priority = static_cast<int>(whole(json, "priority"));
+  tenant.paused = flag(json, "paused", false);
+  tenant.share = number(json, "share");
+  tenant.used = time(json, "used");
+  tenant.processes = list(json, "processes", process_of);
+  return tenant;
+}
+
+ForeignInfo foreign_of(const Json& json) {
+  return {whole(json, "pid"), whole(json, "gpu"), some_bytes(json, "memory"),
+          text(json, "program")};
+}
+
+WhyProcess why_of(const Json& json) {
+  return {whole(json, "pid"), whole(json, "gpu"), text(json, "program"), text(json, "text")};
+}
+
+SettingInfo setting_of(const Json& json) {
+  return {text(json, "name"),  text(json, "value"), text(json, "default"),
+          text(json, "range"), text(json, "help"),  flag(json, "changeable", true)};
+}
+
+// The answer, when it has `key`.
+Result<Json> answer_with(const std::string& json, const char* key) {
+  Json answer = Json::parse(json, nullptr, false);
+  if (find(answer, key) == nullptr) {
+    return Error{std::string("the scheduler's answer lacks '") + key +
+                 "': is it of another version?"};
+  }
+  return answer;
+}
+
+std::string line(const Json& request) {
+  // What is not UTF-8 comes from the command line; the scheduler will not know it.
+  return request.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Result<Status> read_status(const std::string& json) {
+  const auto answer = answer_with(json, "tenants");
+  if (!answer) return answer.error();
+  Status status;
+  if (const Json* scheduler = find(*answer, "scheduler")) {
+    status.scheduler = scheduler_of(*scheduler);
+  }
+  status.gpus = list(*answer, "gpus", gpu_of);
+  status.tenants = list(*answer, "tenants", tenant_of);
+  status.foreign = list(*answer, "foreign", foreign_of);
+  return status;
+}
+
+Result<TenantInfo> read_tenant(const std::string& json) {
+  const auto answer = answer_with(json, "tenant");
+  if (!answer) return answer.error();
+  return tenant_of(*find(*answer, "tenant"));
+}
+
+Result<std::vector<WhyProcess>> read_why(const std::string& json) {
+  const auto answer = answer_with(json, "processes");
+  if (!answer) return answer.error();
+  return list(*answer, "processes", why_of);
+}
+
+Result<TracePart> read_trace(const std::string& json) {
+  const auto answer = answer_with(json, "lines");
+  if (!answer) return answer.error();
+  TracePart part;
+  part.lines = list<std::string>(*answer, "lines", [](const Json& one) {
+    return one.is_string() ? one.get<std::string>() : std::string();
+  });
+  part.next = whole(*answer, "next");
+  part.end = whole(*answer, "end");
+  part.lost = whole(*answer, "lost");
+  return part;
+}
+
+Result<std::vector<SettingInfo>> read_settings(const std::string& json) {
+  const auto answer = answer_with(json, "settings");
+  if (!answer) return answer.error();
+  return list(*answer, "settings", setting_of);
+}
+
+std::string bare_answer(const std::string& json, bool one_line) {
+  Json answer = Json::parse(json, nullptr, false);
+  if (answer.is_object()) answer.erase("ok");
+  return answer.dump(one_line ? -1 : 2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string status_request() {
+  return line({{"op", "status"}});
+}
+
+std::string why_request(const std::string& name) {
+  return line({{"op", "why"}, {"name", name}});
+}
+
+std::string trace_request(const std::string& name, std::optional<long> from) {
+  Json request{{"op", "trace"}};
+  if (!name.empty()) request["name"] = name;
+  if (from) request["from"] = *from;
+  return line(request);
+}
+
+std::string limit_request(const std::string& name, const LimitWish& wish) {
+  Json request{{"op", "limit"}, {"name", name}};
+  if (wish.cores) request["cores"] = *wish.cores;
+  if (wish.memory) request["memory"] = wish.memory->count;
+  if (wish.lift_memory) request["memory"] = nullptr;
+  if (wish.priority) request["priority"] = *wish.priority;
+  return line(request);
+}
+
+std::string pause_request(const std::string& name, bool paused) {
+  return line({{"op", "pause"}, {"name", name}, {"paused", paused}});
+}
+
+std::string config_request() {
+  return line({{"op", "config"}});
+}
+
+std::string set_request(const std::string& key, const std::string& value) {
+  return line({{"op", "set"}, {"name", key}, {"value", value}});
+}
+
+std::string scheduling_request(bool on) {
+  return line({{"op", "scheduling"}, {"on", on}});
+}
+
+}  // namespace nvshare::cli

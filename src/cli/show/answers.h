@@ -1,0 +1,126 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "cli/run/limits.h"
+
+// What is said on the control socket (docs/protocol.md), as plain data. Fields that an answer lacks
+// keep their defaults, so that a scheduler of another minor version can still be read.
+namespace nvshare::cli {
+
+struct SchedulerInfo {
+  std::string version;
+  long pid = 0;
+  Duration uptime{};
+  bool is_private = false;
+  std::string policy;
+  bool scheduling = true;
+  std::string run_directory;
+  Bytes arena_used;  // host memory for what is swapped out
+  Bytes arena_limit;
+};
+
+struct GpuInfo {
+  long index = 0;
+  std::string uuid;
+  std::string name;
+  Bytes memory;
+  std::optional<Bytes> memory_used;   // by everyone, where NVML tells
+  std::optional<double> utilisation;  // percent
+  long clients = 0;
+  long running = 0;
+  Bytes swapped;
+  Bytes incoming;  // on its way from the host
+  Bytes outgoing;  // and to it
+};
+
+struct ProcessInfo {
+  long pid = 0;
+  std::string program;
+  long gpu = 0;
+  std::string state;
+  Bytes allocated;
+  Bytes resident;
+  Duration used{};
+  Duration held{};
+  long holds = 0;
+  Bytes swapped;
+  Bytes pinned;
+  Bytes incoming;
+  Bytes outgoing;
+};
+
+struct TenantInfo {
+  std::string name;
+  std::string kind;
+  int cores = 100;
+  std::optional<Bytes> memory;  // the limit
+  int priority = 0;
+  bool paused = false;
+  std::optional<double> share;  // percent
+  Duration used{};
+  std::vector<ProcessInfo> processes;
+};
+
+struct ForeignInfo {
+  long pid = 0;
+  long gpu = 0;
+  std::optional<Bytes> memory;
+  std::string program;
+};
+
+struct Status {
+  SchedulerInfo scheduler;
+  std::vector<GpuInfo> gpus;
+  std::vector<TenantInfo> tenants;
+  std::vector<ForeignInfo> foreign;
+};
+
+struct WhyProcess {
+  long pid = 0;
+  long gpu = 0;
+  std::string program;
+  std::string text;
+};
+
+struct TracePart {
+  std::vector<std::string> lines;
+  long next = 0;  // where to go on
+  long end = 0;   // where there is no more yet
+  long lost = 0;  // lines that were not kept for so long
+};
+
+struct SettingInfo {
+  std::string name;
+  std::string value;
+  std::string default_value;
+  std::string range;
+  std::string help;
+  bool changeable = true;
+};
+
+// Each reads an answer that was accepted; an error when it is none of its kind.
+Result<Status> read_status(const std::string& json);
+Result<TenantInfo> read_tenant(const std::string& json);
+Result<std::vector<WhyProcess>> read_why(const std::string& json);
+Result<TracePart> read_trace(const std::string& json);
+Result<std::vector<SettingInfo>> read_settings(const std::string& json);
+
+// The answer without the envelope ("ok"), in the order it came; on one line, or indented.
+std::string bare_answer(const std::string& json, bool one_line);
+
+// Requests, without the end of the line.
+std::string status_request();
+std::string why_request(const std::string& name);
+// Of one tenant, or (empty) of all; `from`: none to begin with what there is.
+std::string trace_request(const std::string& name, std::optional<long> from);
+std::string limit_request(const std::string& name, const LimitWish& wish);
+std::string pause_request(const std::string& name, bool paused);
+std::string config_request();
+std::string set_request(const std::string& key, const std::string& value);
+std::string scheduling_request(bool on);
+
+}  // namespace nvshare::cli

@@ -1,0 +1,207 @@
+#include "cli/show/render.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/show/table.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr std::size_t kNameWidth = 28;
+constexpr std::size_t kProgramWidth = 20;
+
+std::string percent(std::optional<double> value) {
+  return value ? fmt::format("{:.1f}%", *value) : "-";
+}
+
+// Hours and days, too, for a scheduler runs long.
+std::string long_time(Duration time) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+  if (seconds < 60) return fmt::format("{}s", seconds);
+  if (seconds < 3600) return fmt::format("{}min", seconds / 60);
+  if (seconds < 86400) return fmt::format("{}h{:02}min", seconds / 3600, seconds / 60 % 60);
+  return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
+}
+
+std::string size(std::optional<Bytes> bytes) {
+  return bytes ? to_text(*bytes) : "-";
+}
+
+std::string of_limit(std::optional<Bytes> used, std::optional<Bytes> limit) {
+  return fmt::format("{} / {}", size(used), size(limit));
+}
+
+Bytes sum_of(const TenantInfo& tenant, Bytes ProcessInfo::*what) {
+  Bytes sum;
+  for (const ProcessInfo& one : tenant.processes) sum += one.*what;
+  return sum;
+}
+
+// Most of the time nothing.
+std::string some_or_none(Bytes bytes) {
+  return bytes.count > 0 ? to_text(bytes) : "-";
+}
+
+// Who does not run may be on the way: the GPU then copies, and is not busy for NVML.
+std::string state_of(const ProcessInfo& process) {
+  if (process.state == "idle" || process.state == "waiting") {
+    if (process.outgoing.count > 0) return "moving out";
+    if (process.incoming.count > 0) return "moving in";
+  }
+  return short_text(process.state, kProgramWidth);
+}
+
+// Of several processes the busiest speaks for the tenant.
+std::string state_of(const TenantInfo& tenant) {
+  if (tenant.paused) return "paused";
+  if (tenant.processes.empty()) return "-";
+  for (const ProcessInfo& one : tenant.processes) {
+    if (one.state == "running") return one.state;
+  }
+  for (const ProcessInfo& one : tenant.processes) {
+    if (state_of(one) != "idle") return state_of(one);
+  }
+  return "idle";
+}
+
+Cell state_cell(std::string state) {
+  const std::string_view look = state == "running"                ? kGreen
+                                : state == "paused"               ? kRed
+                                : state == "idle" || state == "-" ? std::string_view()
+                                                                  : kYellow;
+  return {std::move(state), look};
+}
+
+// Nothing as long as nobody needs any.
+std::string arena_text(const SchedulerInfo& scheduler) {
+  if (scheduler.arena_used.count <= 0) return "";
+  return fmt::format(", host memory {} / {}", to_text(scheduler.arena_used),
+                     to_text(scheduler.arena_limit));
+}
+
+std::string scheduler_line(const SchedulerInfo& scheduler) {
+  return fmt::format("nvshare-scheduler {} ({}, {}), policy {}, up {}{}{}\n",
+                     short_text(scheduler.version, kNameWidth),
+                     scheduler.is_private ? "private" : "system",
+                     short_text(scheduler.run_directory, 100),
+                     short_text(scheduler.policy, kNameWidth), long_time(scheduler.uptime),
+                     arena_text(scheduler), scheduler.scheduling ? "" : ", SCHEDULING IS OFF");
+}
+
+std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
+  if (gpus.empty()) return "no GPU is known yet\n";
+  std::vector<std::vector<Cell>> rows;
+  for (const GpuInfo& gpu : gpus) {
+    rows.push_back({fmt::format("{}", gpu.index), short_text(gpu.name, kNameWidth),
+                    of_limit(gpu.memory_used, gpu.memory), some_or_none(gpu.swapped),
+                    some_or_none(gpu.incoming + gpu.outgoing), percent(gpu.utilisation),
+                    fmt::format("{}", gpu.clients), fmt::format("{}", gpu.running)});
+  }
+  return table_text({{"GPU", true},
+                     {"MODEL"},
+                     {"MEMORY", true},
+                     {"SWAPPED", true},
+                     {"MOVING", true},
+                     {"BUSY", true},
+                     {"PROCESSES", true},
+                     {"RUNNING", true}},
+                    rows, colour);
+}
+
+std::string tenants_text(const std::vector<TenantInfo>& tenants, bool colour) {
+  if (tenants.empty()) return "no program runs under nvshare\n";
+  std::vector<std::vector<Cell>> rows;
+  for (const TenantInfo& tenant : tenants) {
+    rows.push_back(
+        {short_text(tenant.name, kNameWidth),
+         tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-", percent(tenant.share),
+         of_limit(sum_of(tenant, &ProcessInfo::allocated), tenant.memory),
+         some_or_none(sum_of(tenant, &ProcessInfo::swapped)), fmt::format("{}", tenant.priority),
+         state_cell(state_of(tenant)), fmt::format("{}", tenant.processes.size())});
+  }
+  return table_text({{"NAME"},
+                     {"CORES", true},
+                     {"GETS", true},
+                     {"MEMORY", true},
+                     {"SWAPPED", true},
+                     {"PRIORITY", true},
+                     {"STATE"},
+                     {"PROCESSES", true}},
+                    rows, colour);
+}
+
+std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
+  std::vector<std::vector<Cell>> rows;
+  for (const ForeignInfo& one : foreign) {
+    rows.push_back({fmt::format("{}", one.pid), short_text(one.program, kProgramWidth),
+                    fmt::format("{}", one.gpu), size(one.memory)});
+  }
+  return "not under nvshare:\n" +
+         table_text({{"PID", true}, {"PROGRAM"}, {"GPU", true}, {"MEMORY", true}}, rows, colour);
+}
+
+}  // namespace
+
+std::string status_text(const Status& status, bool colour) {
+  std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour) +
+                     "\n" + tenants_text(status.tenants, colour);
+  if (!status.foreign.empty()) text += "\n" + foreign_text(status.foreign, colour);
+  return text;
+}
+
+std::string processes_text(const Status& status, bool colour) {
+  std::vector<std::vector<Cell>> rows;
+  for (const TenantInfo& tenant : status.tenants) {
+    for (const ProcessInfo& one : tenant.processes) {
+      rows.push_back({fmt::format("{}", one.pid), short_text(tenant.name, kNameWidth),
+                      short_text(one.program, kProgramWidth), fmt::format("{}", one.gpu),
+                      state_cell(state_of(one)), to_text(one.allocated), to_text(one.resident),
+                      some_or_none(one.pinned), to_text(one.used), to_text(one.held)});
+    }
+  }
+  if (rows.empty()) return "no program runs under nvshare\n";
+  return table_text({{"PID", true},
+                     {"NAME"},
+                     {"PROGRAM"},
+                     {"GPU", true},
+                     {"STATE"},
+                     {"MEMORY", true},
+                     {"ON GPU", true},
+                     {"PINNED", true},
+                     {"USED", true},
+                     {"HELD BACK", true}},
+                    rows, colour);
+}
+
+std::string tenant_line(const TenantInfo& tenant) {
+  return fmt::format("{}: cores {}%, memory {}, priority {}{}\n", short_text(tenant.name, 64),
+                     tenant.cores, tenant.memory ? to_text(*tenant.memory) : "without limit",
+                     tenant.priority, tenant.paused ? ", paused" : "");
+}
+
+std::string why_text(const std::string& name, const std::vector<WhyProcess>& processes) {
+  if (processes.empty()) return fmt::format("{} has no process on a GPU\n", short_text(name, 64));
+  std::string text;
+  for (const WhyProcess& one : processes) {
+    text += fmt::format("{} (pid {}) on GPU {}: {}\n", short_text(one.program, kProgramWidth),
+                        one.pid, one.gpu, short_text(one.text, 1000));
+  }
+  return text;
+}
+
+std::string settings_text(const std::vector<SettingInfo>& settings, bool colour) {
+  std::vector<std::vector<Cell>> rows;
+  for (const SettingInfo& one : settings) {
+    const bool changed = one.value != one.default_value;
+    rows.push_back({short_text(one.name, kNameWidth),
+                    Cell(short_text(one.value, kNameWidth), changed ? kYellow : ""),
+                    short_text(one.default_value, kNameWidth), short_text(one.range, 40),
+                    short_text(one.help, 80) + (one.changeable ? "" : " (from the start on)")});
+  }
+  return table_text({{"SETTING"}, {"VALUE"}, {"DEFAULT"}, {"RANGE"}, {"WHAT IT DOES"}}, rows,
+                    colour);
+}
+
+}  // namespace nvshare::cli

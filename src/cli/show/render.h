@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/show/answers.h"
+
+// What commands print, as functions of what the scheduler answered.
+namespace nvshare::cli {
+
+// GPUs, tenants and those that use a GPU without nvshare.
+std::string status_text(const Status& status, bool colour);
+// One line for each process.
+std::string processes_text(const Status& status, bool colour);
+// A tenant's limits and state in one line.
+std::string tenant_line(const TenantInfo& tenant);
+std::string why_text(const std::string& name, const std::vector<WhyProcess>& processes);
+std::string settings_text(const std::vector<SettingInfo>& settings, bool colour);
+
+}  // namespace nvshare::cli

@@ -1,0 +1,158 @@
+#include "cli/show/render.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/commands/doctor.h"
+#include "cli/show/table.h"
+
+namespace nvshare::cli {
+namespace {
+
+Status example() {
+  Status status;
+  status.scheduler = {"0.1.0", 1,      3725s, true, "metered", true, "/tmp/nvshare-1000",
+                      gib(1),  gib(64)};
+  status.gpus = {
+      {0, "GPU-0", "NVIDIA H200", gib(140), gib(3), 97.04, 2, 1, mib(512), mib(256), mib(64)},
+      {1, "GPU-1", "NVIDIA H200", gib(140), std::nullopt, std::nullopt, 0, 0, {}, {}, {}}};
+  TenantInfo train;
+  train.name = "train";
+  train.cores = 40;
+  train.memory = gib(4);
+  train.share = 39.84;
+  train.processes = {
+      {4711, "python", 0, "running", gib(1), mib(512), 5s, 7ms, 120, mib(512), mib(64), {}, {}},
+      {4712, "python", 1, "idle", gib(1), gib(1), 0ns, 0ns, 0, {}, {}, {}, {}}};
+  TenantInfo serve;
+  serve.name = "a-service-with-a-name-that-is-much-too-long";
+  serve.priority = 3;
+  serve.paused = true;
+  status.tenants = {train, serve};
+  status.foreign = {{99, 0, mib(1), "xorg"}};
+  return status;
+}
+
+TEST(Render, Status) {
+  EXPECT_EQ(status_text(example(), false),
+            "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min, "
+            "host memory 1GiB / 64GiB\n"
+            "\n"
+            "GPU  MODEL               MEMORY  SWAPPED  MOVING   BUSY  PROCESSES  RUNNING\n"
+            "  0  NVIDIA H200  3GiB / 140GiB   512MiB  320MiB  97.0%          2        1\n"
+            "  1  NVIDIA H200     - / 140GiB        -       -      -          0        0\n"
+            "\n"
+            "NAME                          CORES   GETS       MEMORY  SWAPPED  PRIORITY  STATE    "
+            "PROCESSES\n"
+            "train                           40%  39.8%  2GiB / 4GiB   512MiB         0  running  "
+            "        2\n"
+            "a-service-with-a-name-that..      -      -       0B / -        -         3  paused   "
+            "        0\n"
+            "\n"
+            "not under nvshare:\n"
+            "PID  PROGRAM  GPU  MEMORY\n"
+            " 99  xorg       0    1MiB\n");
+}
+
+TEST(Render, StatusOfNothing) {
+  Status status;
+  status.scheduler.version = "0.1.0";
+  status.scheduler.scheduling = false;
+  EXPECT_EQ(status_text(status, false),
+            "nvshare-scheduler 0.1.0 (system, ), policy , up 0s, SCHEDULING IS OFF\n"
+            "\nno GPU is known yet\n\nno program runs under nvshare\n");
+  EXPECT_EQ(processes_text(status, false), "no program runs under nvshare\n");
+}
+
+TEST(Render, Processes) {
+  EXPECT_EQ(processes_text(example(), false),
+            " PID  NAME   PROGRAM  GPU  STATE    MEMORY  ON GPU  PINNED   USED  HELD BACK\n"
+            "4711  train  python     0  running    1GiB  512MiB   64MiB  5.00s      7.0ms\n"
+            "4712  train  python     1  idle       1GiB    1GiB       -    0ns        0ns\n");
+}
+
+TEST(Render, ColourChangesNoLetterAndNoPlace) {
+  std::string text = status_text(example(), true);
+  EXPECT_NE(text.find("\033[32mrunning\033[0m"), std::string::npos);
+  for (std::size_t at; (at = text.find("\033[")) != text.npos;) {
+    text.erase(at, text.find('m', at) - at + 1);
+  }
+  // Blanks at the end of a line may stand before the colour ends.
+  EXPECT_EQ(text, status_text(example(), false));
+}
+
+TEST(Render, WhatOthersNamedDoesNotReachTheTerminal) {
+  Status status = example();
+  status.tenants[0].processes[0].program = "a\033[2Jb\nc\x9b";
+  const std::string text = processes_text(status, false);
+  EXPECT_NE(text.find("a?[2Jb?c?"), std::string::npos) << text;
+  EXPECT_EQ(short_text("abcdef", 4), "ab..");
+  EXPECT_EQ(short_text("abcd", 4), "abcd");
+}
+
+TEST(Render, ATenantsStateIsThatOfItsBusiestProcess) {
+  TenantInfo tenant;
+  tenant.name = "x";
+  tenant.processes.resize(2);
+  tenant.processes[0].state = "idle";
+  tenant.processes[1].state = "ready";
+  Status status;
+  status.tenants = {tenant};
+  EXPECT_NE(status_text(status, false).find(" ready "), std::string::npos);
+  status.tenants[0].processes[1].state = "idle";
+  EXPECT_NE(status_text(status, false).find(" idle "), std::string::npos);
+}
+
+TEST(Render, WhoWaitsForItsMemoryOrIsMovedOutIsSaidToMove) {
+  Status status;
+  status.tenants.resize(1);
+  status.tenants[0].processes.resize(1);
+  ProcessInfo& process = status.tenants[0].processes[0];
+  const auto shown = [&](const char* state, Bytes incoming, Bytes outgoing) {
+    process.state = state;
+    process.incoming = incoming;
+    process.outgoing = outgoing;
+    const std::string text = processes_text(status, false);
+    const std::string found = text.find("moving in") != text.npos    ? "in"
+                              : text.find("moving out") != text.npos ? "out"
+                                                                     : "-";
+    const std::string tenants = status_text(status, false);
+    EXPECT_EQ(tenants.find("moving " + found) != tenants.npos, found != "-") << tenants;
+    return found;
+  };
+  EXPECT_EQ(shown("waiting", mib(1), {}), "in");
+  EXPECT_EQ(shown("idle", {}, mib(1)), "out");
+  EXPECT_EQ(shown("waiting", mib(1), mib(1)), "out") << "that comes first";
+  EXPECT_EQ(shown("waiting", {}, {}), "-");
+  EXPECT_EQ(shown("stopping", {}, mib(1)), "-") << "it still runs";
+}
+
+TEST(Render, Findings) {
+  const std::vector<Finding> findings{{Level::Good, "nvshare 0.1.0", ""},
+                                      {Level::Warning, "scheduling is off", "turn it on"},
+                                      {Level::Problem, "no driver", "install one"}};
+  EXPECT_EQ(findings_text(findings, false),
+            "ok      nvshare 0.1.0\n"
+            "warning scheduling is off: turn it on\n"
+            "problem no driver: install one\n"
+            "\n1 problem, 1 warning\n");
+  EXPECT_TRUE(has_problem(findings));
+  EXPECT_FALSE(has_problem({findings[0], findings[1]}));
+  EXPECT_EQ(findings_text({findings[0]}, false), "ok      nvshare 0.1.0\n\nall is well\n");
+  EXPECT_EQ(findings_json({findings[2]}),
+            "{\n  \"healthy\": false,\n  \"findings\": [\n    {\n      \"level\": \"problem\",\n"
+            "      \"what\": \"no driver\",\n      \"advice\": \"install one\"\n    }\n  ]\n}\n");
+}
+
+TEST(Render, AProbeIsReadAsItWasWritten) {
+  const auto probe = read_probe(write_probe({"0.1.0", "cuInit", 100, 13000, 2}));
+  ASSERT_TRUE(probe);
+  EXPECT_EQ(probe->library_version, "0.1.0");
+  EXPECT_EQ(probe->failed, "cuInit");
+  EXPECT_EQ(probe->error, 100);
+  EXPECT_EQ(probe->driver_version, 13000);
+  EXPECT_EQ(probe->devices, 2);
+  for (const char* line : {"", "[]", "{}", R"({"library":1})"}) EXPECT_FALSE(read_probe(line));
+}
+
+}  // namespace
+}  // namespace nvshare::cli

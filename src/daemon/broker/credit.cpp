@@ -1,0 +1,178 @@
+// Credit (wire/credit.h): what a client may allocate without asking, as long as no limit is near.
+//
+// What a client has and what is left of its credit is one sum. Only what is decided here and what
+// is asked for or told by message changes it, and it stays within every limit; so whatever the
+// client does with its credit, nothing would have been decided otherwise. Whoever brings a limit
+// near takes the credit back first and decides then, so nobody is refused for what somebody else
+// does not use. The core never hears of credit.
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "daemon/broker/broker.h"
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr Bytes kMostLent = mib(256);
+constexpr std::int64_t kPart = 64;  // of a small GPU: that part of it
+
+Bytes lent_on(const GpuRecord& gpu) {
+  return std::min(kMostLent, Bytes{gpu.total.count / kPart});
+}
+
+std::uint64_t to_count(Bytes bytes) {
+  return static_cast<std::uint64_t>(bytes.count);
+}
+
+CreditRecord& record_of(ClientRecord& client, bool movable) {
+  return movable ? client.movable_credit : client.pinned_credit;
+}
+
+wire::Credit& shared_with(const ClientRecord& client, bool movable) {
+  return movable ? client.page->movable_credit : client.page->pinned_credit;
+}
+
+}  // namespace
+
+// --- what has become of it ---------------------------------------------------------------------
+
+void Broker::settle(Time now) {
+  for (auto& [id, client] : clients_) settle(client, now);
+}
+
+void Broker::settle(ClientRecord& client, Time now) {
+  for (const bool movable : {true, false}) {
+    wire::Credit& shared = shared_with(client, movable);
+    if (record_of(client, movable).given) {
+      note_credit(client, movable, shared.bytes.load(), now);
+    } else if (shared.bytes.load() != 0) {
+      // Freed into it while it was taken back: wire::give().
+      note_credit(client, movable, shared.bytes.exchange(0), now);
+      record_of(client, movable).left = {};
+    }
+  }
+}
+
+// There is so much left, says the page, which the client can write what it wants to. It cannot have
+// freed more than it had, and so the sum stays what it was.
+void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said, Time now) {
+  CreditRecord& credit = record_of(client, movable);
+  const Bytes could_move = client.allocated - client.awaited - client.pinned;
+  const Bytes has = movable ? could_move : client.pinned;
+  const Bytes most = credit.left + std::max(Bytes{}, has);
+  const Bytes left{static_cast<std::int64_t>(std::min(said, to_count(most)))};
+  const Bytes taken = credit.left - left;
+  if (taken == Bytes{}) return;
+  credit.left = left;
+  if (taken > Bytes{}) return book_taken(client, taken, movable, now);
+  client.allocated += taken;
+  client.resident += taken;
+  if (!movable) client.pinned += taken;
+  free_beyond(client, movable ? Bytes{} - taken : Bytes{});
+  book_change(client, now);
+  show_allocated(client.tenant, client.gpu);
+}
+
+// Never refused, for it was within all limits when it was lent, and since. Should it be anyway, it
+// is booked as what a client brings with it.
+void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
+  const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
+  const Bytes resident = core_.view(client.id)->resident;
+  auto taken = core_.step(
+      core::MemoryChanged{client.id, client.booked + bytes, pinned, resident, movable}, now);
+  count(client, bytes, movable, true);
+  if (core_.view(client.id)->allocated != client.booked) {
+    log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
+    client.booked -= bytes;
+  }
+  if (taken) follow(std::move(*taken), now);
+}
+
+// --- taking it back ----------------------------------------------------------------------------
+
+void Broker::revoke(ClientRecord& client, Time now) {
+  settle(client, now);  // what the tenant has is in the page before the client looks there for it
+  for (const bool movable : {true, false}) {
+    CreditRecord& credit = record_of(client, movable);
+    if (!credit.given) continue;
+    credit.given = false;
+    note_credit(client, movable, wire::revoke(shared_with(client, movable)), now);
+    credit.left = {};
+  }
+}
+
+void Broker::revoke_all(GpuId gpu, Time now) {
+  for (const ClientId id : gpus_.at(gpu).clients) revoke(clients_.at(id), now);
+}
+
+// Before it is decided whether the client may have so much more.
+void Broker::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
+  if (bytes > room_within_limits(client)) revoke(client, now);
+  if (bytes > room_on(client.gpu)) revoke_all(client.gpu, now);
+}
+
+// --- handing it out ----------------------------------------------------------------------------
+
+// Before the GPU is so full that host memory is prepared, which one that is alone does not need.
+// Below 0 when it is.
+Bytes Broker::room_on(GpuId id) const {
+  const GpuRecord& gpu = gpus_.at(id);
+  const Bytes safe = core_.safe_limit(id).value_or(gpu.total);
+  Bytes room = gpu.clients.size() > 1 ? fits_easily(safe) : safe;
+  for (const ClientId one : gpu.clients) {
+    const ClientRecord& client = clients_.at(one);
+    room -= client.booked + client.credit_left();
+  }
+  return room;
+}
+
+Bytes Broker::room_within_limits(const ClientRecord& client) const {
+  const TenantRecord& tenant = tenants_.at(client.tenant);
+  Bytes room = core::kMostMemory;
+  if (client.own_limit) room = *client.own_limit - client.allocated - client.credit_left();
+  if (!tenant.limits.memory) return room;
+  Bytes left = *tenant.limits.memory;
+  for (const ClientId one : tenant.clients) {
+    const ClientRecord& other = clients_.at(one);
+    if (other.gpu == client.gpu) left -= other.allocated + other.credit_left();
+  }
+  return std::min(room, left);
+}
+
+// Alone in its tenant, so that it knows what the tenant has; and with all of its memory in place,
+// where it is to stay.
+bool Broker::may_have_credit(const ClientRecord& client) const {
+  const TenantRecord& tenant = tenants_.at(client.tenant);
+  const auto here = std::count_if(tenant.clients.begin(), tenant.clients.end(),
+                                  [&](ClientId id) { return clients_.at(id).gpu == client.gpu; });
+  const core::ClientView view = *core_.view(client.id);
+  const bool stops =
+      view.state == core::ClientState::Stopping || view.state == core::ClientState::Overdue;
+  return here == 1 && !stops && !client.oversubscribes && client.orders.empty() &&
+         client.booked == client.allocated && view.allocated == client.booked &&
+         view.resident == client.booked;
+}
+
+// A client that asks gets enough for a while, and one that frees so much that it had to say so can
+// free as much again; in between it says nothing.
+void Broker::lend(ClientRecord& client, bool movable) {
+  const Bytes lent = lent_on(gpus_.at(client.gpu));
+  const Bytes half{lent.count / 2};
+  CreditRecord& credit = record_of(client, movable);
+  wire::Credit& shared = shared_with(client, movable);
+  if (credit.given && credit.left > lent + half) {
+    const std::uint64_t back = wire::withdraw(shared, to_count(credit.left - lent));
+    credit.left -= Bytes{static_cast<std::int64_t>(back)};
+  }
+  if ((credit.given && credit.left >= half) || !may_have_credit(client)) return;
+  const Bytes room = std::min(room_on(client.gpu), room_within_limits(client));
+  if (room < Bytes{}) return;
+  const Bytes more = std::clamp(lent - credit.left, Bytes{}, room);
+  wire::hand_out(shared, to_count(more), to_count(lent + lent));
+  credit.given = true;
+  credit.left += more;
+}
+
+}  // namespace nvshare::daemon

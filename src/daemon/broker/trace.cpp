@@ -1,0 +1,31 @@
+#include "daemon/broker/trace.h"
+
+#include <algorithm>
+
+namespace nvshare::daemon {
+
+void Trace::add(std::string_view event, std::string_view name, std::uint64_t client,
+                std::initializer_list<Field> fields) {
+  std::string text = time_stamp();
+  append_fields(text, {{"event", event}, {"tenant", name}, {"client", client}});
+  append_fields(text, fields);
+  if (lines_.size() == kKept) {
+    lines_.pop_front();
+    ++first_;
+  }
+  lines_.push_back({std::string(name), std::move(text)});
+}
+
+Trace::Part Trace::from(std::uint64_t from, std::string_view name, std::size_t most) const {
+  Part part;
+  part.end = first_ + lines_.size();
+  part.next = std::clamp(from, first_, part.end);
+  part.lost = from < first_ ? first_ - from : 0;
+  while (part.next < part.end && part.lines.size() < most) {
+    const Line& line = lines_[part.next++ - first_];
+    if (name.empty() || line.name == name) part.lines.push_back(line.text);
+  }
+  return part;
+}
+
+}  // namespace nvshare::daemon

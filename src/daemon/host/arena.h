@@ -1,0 +1,82 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/broker/host_arena.h"
+#include "daemon/host/host_memory.h"
+
+namespace nvshare::daemon {
+
+// A file system in memory that is nowhere in the tree of files, made of huge pages as far as there
+// are any: those are made and pinned three times as fast. Nothing where that is not allowed (it
+// takes CAP_SYS_ADMIN) or not known.
+UniqueFd mount_huge_memory();
+
+// Memory of which every page is there, so that whoever uses it never finds none: of the `mount`
+// that the function above has made, or anonymous (-1). Its pages count as the scheduler's, whoever
+// maps them. They are freed when nobody has the descriptor or a mapping any more: with the client.
+Result<UniqueFd> make_host_memory(int mount, Bytes bytes);
+
+// The host memory that clients swap out to. Making it takes long, so threads of its own do.
+class Arena final : public HostArena {
+ public:
+  // Never more than `limit`, nor than the machine has left.
+  static Result<std::unique_ptr<Arena>> start(ArenaLimit limit, HostMemory host);
+  ~Arena() override;
+
+  Bytes limit() const { return limit_; }
+  // Looks at what the machine has left beside the `given` bytes that clients have already; some of
+  // them were `brought` from a scheduler before this one, as they say.
+  void refresh(Bytes given, Bytes brought = {});
+
+  Bytes most() const override { return std::min(limit_, possible_); }
+  void make(ClientId client, Bytes bytes) override;
+
+  // A piece, or why there is none.
+  struct Piece {
+    ClientId client;
+    Bytes bytes{};
+    Result<UniqueFd> memory;
+  };
+  // Becomes readable when there are any.
+  int ready() const { return ready_.get(); }
+  std::vector<Piece> take();
+
+ private:
+  struct Wish {
+    ClientId client;
+    Bytes bytes{};
+  };
+  Arena(ArenaLimit rule, HostMemory host, UniqueFd ready);
+  void run();
+  Result<UniqueFd> make_one(Bytes bytes, Bytes beside) const;
+
+  static constexpr Bytes kPiece = gib(1);  // at most: the first is there soon
+
+  const ArenaLimit rule_;
+  Bytes limit_{};
+  Bytes promised_{};    // the limit does not sink below this
+  Bytes could_have_{};  // when it was last looked at: with what was made for clients
+  Bytes possible_{};
+  const HostMemory host_;
+  const UniqueFd mount_ = mount_huge_memory();
+  UniqueFd ready_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::deque<Wish> wishes_;
+  std::vector<Piece> made_;
+  Bytes making_{};  // by threads that have not finished
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,154 @@
+#include "daemon/host/arena.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace nvshare::daemon {
+namespace {
+
+// A machine of its own, as far as its memory is told in files.
+struct FakeMachine {
+  FakeMachine() : root(testing::TempDir() + "nvshare-arena-" + std::to_string(getpid())) {
+    write("/proc/meminfo", "MemTotal:  16777216 kB\nMemAvailable:    8388608 kB\n");
+  }
+  ~FakeMachine() { std::filesystem::remove_all(root); }
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  }
+  std::string root;
+};
+
+TEST(HostMemory, LeavesSomeForEveryoneElse) {
+  const FakeMachine machine;
+  const HostMemory host(machine.root);
+  EXPECT_EQ(host.available(), gib(8));
+  EXPECT_LT(host.left(), gib(8) - mib(256));
+  EXPECT_GT(host.left(), gib(7));
+  EXPECT_EQ(HostMemory("/nowhere").left(), Bytes{0});
+}
+
+TEST(HostMemory, AControlGroupsLimitHolds) {
+  const FakeMachine machine;
+  machine.write("/proc/self/cgroup", "0::/a/b\n");
+  machine.write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  machine.write("/sys/fs/cgroup/a/b/memory.current", "1000\n");
+  const HostMemory host(machine.root);
+  const Bytes before = host.left();
+  machine.write("/sys/fs/cgroup/a/memory.max", std::to_string(gib(3).count));
+  machine.write("/sys/fs/cgroup/a/memory.current", std::to_string(gib(2).count));
+  EXPECT_EQ(host.left(), gib(1) - mib(256)) << "of the group above";
+  machine.write("/sys/fs/cgroup/a/memory.stat",
+                "anon 7\ninactive_file " + std::to_string(gib(1).count) + "\n");
+  EXPECT_EQ(host.left(), gib(2) - mib(256));
+  EXPECT_LT(host.left(), before);
+}
+
+TEST(HostMemory, OfAPieceIsAllThereAndCannotShrink) {
+  const auto memory = make_host_memory(-1, mib(1));
+  ASSERT_TRUE(memory) << memory.error().message;
+  struct stat about {};
+  ASSERT_EQ(fstat(memory->get(), &about), 0);
+  EXPECT_EQ(about.st_size, mib(1).count);
+  EXPECT_GE(about.st_blocks * 512, mib(1).count) << "pages that are there";
+  EXPECT_LT(ftruncate(memory->get(), 0), 0);
+}
+
+TEST(HostMemory, IsMadeOfHugePagesWhereThatIsAllowed) {
+  const UniqueFd mount = mount_huge_memory();
+  if (!mount) GTEST_SKIP() << "may not mount";
+  const auto memory = make_host_memory(mount.get(), mib(64));
+  ASSERT_TRUE(memory) << memory.error().message;
+  struct stat about {};
+  ASSERT_EQ(fstat(memory->get(), &about), 0);
+  EXPECT_EQ(about.st_size, mib(64).count);
+  EXPECT_GE(about.st_blocks * 512, mib(64).count) << "pages that are there";
+  EXPECT_EQ(about.st_nlink, 0u);
+  if (std::ifstream("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").good()) {
+    EXPECT_EQ(about.st_blksize, mib(2).count) << "the size of its pages";
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(memory->get());
+  EXPECT_LT(linkat(AT_FDCWD, path.c_str(), mount.get(), "named", AT_SYMLINK_FOLLOW), 0);
+}
+
+std::vector<Arena::Piece> wait_for(Arena& arena, std::size_t count) {
+  std::vector<Arena::Piece> all;
+  while (all.size() < count) {
+    pollfd waiting{arena.ready(), POLLIN, 0};
+    if (poll(&waiting, 1, 10000) <= 0) return all;
+    for (Arena::Piece& piece : arena.take()) all.push_back(std::move(piece));
+  }
+  return all;
+}
+
+TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
+  const FakeMachine machine;
+  auto arena = Arena::start({0, gib(4)}, HostMemory(machine.root));
+  ASSERT_TRUE(arena);
+  EXPECT_EQ((*arena)->most(), gib(4)) << "its limit";
+  (*arena)->make(ClientId{7}, mib(2));
+  (*arena)->make(ClientId{8}, mib(1));
+  auto pieces = wait_for(**arena, 2);
+  ASSERT_EQ(pieces.size(), 2u);
+  if (pieces[0].client == ClientId{8})
+    std::swap(pieces[0], pieces[1]);  // several threads make them
+  EXPECT_EQ(pieces[0].client, ClientId{7});
+  EXPECT_EQ(pieces[0].bytes, mib(2));
+  EXPECT_TRUE(pieces[0].memory);
+}
+
+// Clients that come from a scheduler before this one have some of it already.
+TEST(Arena, APartOfTheMachineIsOfAllThatCanBeArena) {
+  const FakeMachine machine;
+  const auto available = [&](Bytes bytes) {
+    machine.write("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: " +
+                                       std::to_string(bytes.count / 1024) + " kB\n");
+  };
+  available(gib(4));
+  auto arena = Arena::start({50, {}}, HostMemory(machine.root));
+  ASSERT_TRUE(arena);
+  const auto half = [&] { return ((*arena)->limit().count + 512) >> 10; };  // in KiB
+  const auto kib_of = [](Bytes bytes) { return bytes.count >> 10; };
+  EXPECT_EQ(half(), kib_of(gib(2)));
+  (*arena)->refresh(gib(3), gib(3));
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "with what was brought along";
+  (*arena)->refresh({}, {});
+  EXPECT_EQ(half(), kib_of(gib(2))) << "that was only said";
+  available(gib(7));
+  (*arena)->refresh({}, {});
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "they are gone, and it was true";
+  (*arena)->refresh({}, {});
+  available(gib(1));
+  (*arena)->refresh(gib(3), {});
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "promised";
+  available(gib(9));
+  (*arena)->refresh(gib(3), {});  // some of it is free already
+  available(gib(2));
+  (*arena)->refresh({}, {});
+  EXPECT_EQ(half(), kib_of(gib(7)) / 2) << "seen twice, once";
+}
+
+TEST(Arena, IsNeverMoreThanTheMachineHas) {
+  const FakeMachine machine;
+  auto arena = Arena::start({0, gib(1024)}, HostMemory(machine.root));
+  ASSERT_TRUE(arena);
+  const Bytes at_first = (*arena)->most();
+  EXPECT_LT(at_first, gib(8));
+  (*arena)->refresh(gib(2));
+  EXPECT_EQ((*arena)->most(), at_first + gib(2)) << "with what there is of it";
+  machine.write("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 1024 kB\n");
+  (*arena)->make(ClientId{7}, mib(1));
+  const auto pieces = wait_for(**arena, 1);
+  ASSERT_EQ(pieces.size(), 1u);
+  ASSERT_FALSE(pieces[0].memory) << "somebody else has taken it meanwhile";
+  EXPECT_NE(pieces[0].memory.error().message.find("the machine has 0B left"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nvshare::daemon

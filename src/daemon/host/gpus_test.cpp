@@ -1,0 +1,88 @@
+#include "daemon/host/gpus.h"
+
+#include <gtest/gtest.h>
+
+#include "daemon/broker/testing.h"
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr Time kStart{100s};
+constexpr Time kLater = kStart + OverheadEstimate::kSettles;
+
+std::optional<Bytes> bytes_of(const std::optional<Overhead>& overhead) {
+  return overhead ? std::optional(overhead->bytes) : std::nullopt;
+}
+
+TEST(Overhead, IsWhatIsUsedBesideWhatClientsHave) {
+  OverheadEstimate estimate(kStart);
+  EXPECT_EQ(bytes_of(estimate.add(mib(600), Bytes{0}, 1, kLater)), mib(600));
+  EXPECT_EQ(bytes_of(estimate.add(gib(2), gib(3), 1, kLater)), Bytes{0})
+      << "asked for, and not taken yet";
+}
+
+TEST(Overhead, MemoryThatWasJustFreedIsNone) {
+  OverheadEstimate estimate(kStart);
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(bytes_of(estimate.add(gib(61), gib(60), 1, kLater)), gib(1));
+  EXPECT_EQ(bytes_of(estimate.add(gib(61), gib(10), 1, kLater)), gib(1));
+}
+
+TEST(Overhead, WhatStaysIsBelievedAfterAWhile) {
+  OverheadEstimate estimate(kStart);
+  estimate.add(gib(1), Bytes{0}, 1, kLater);
+  EXPECT_EQ(estimate.add(gib(3), Bytes{0}, 2, kLater)->clients, 1) << "of whom it was measured";
+  std::optional<Overhead> last;
+  for (int i = 0; i < 3; ++i) last = estimate.add(gib(3), Bytes{0}, 2, kLater);
+  EXPECT_EQ(bytes_of(last), gib(3));
+  EXPECT_EQ(last->clients, 2);
+}
+
+// Programs that have memory are not back yet when the scheduler starts again.
+TEST(Overhead, IsNotKnownUntilProgramsAreBack) {
+  OverheadEstimate estimate(kStart);
+  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, 1, kStart));
+  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, 1, kLater - 1ns));
+  EXPECT_EQ(bytes_of(estimate.add(gib(60), gib(59), 1, kLater)), gib(1));
+}
+
+TEST(MeterCheck, ComparesWhatWasBilledWithWhatWasSeen) {
+  MeterCheck check;
+  check.add(10s, 40, kStart);
+  EXPECT_FALSE(check.metered()) << "nothing to compare with yet";
+  check.add(10s + 500ms, 40, kStart + 1s);
+  EXPECT_DOUBLE_EQ(check.metered().value_or(0), 50);
+  EXPECT_DOUBLE_EQ(check.seen().value_or(0), 40);
+  for (int i = 2; i < 40; ++i) check.add(10s + i * 250ms, 25, kStart + i * 1s);
+  EXPECT_NEAR(check.metered().value_or(0), 25, 0.1);
+  EXPECT_NEAR(check.seen().value_or(0), 25, 0.1);
+  check.add(1s, 25, kStart + 40s);
+  EXPECT_NEAR(check.metered().value_or(0), 25, 0.1) << "a tenant is gone with its bill";
+  check.add(1s + 250ms, 25, kStart + 41s);
+  EXPECT_NEAR(check.metered().value_or(0), 25, 0.1);
+}
+
+TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {
+  TestBroker t;
+  core::Limits limits;
+  limits.memory = gib(2);
+  const TenantId tenant = t.tenant("a", limits);
+  auto hello = TestBroker::hello();
+  hello.allocated = static_cast<std::uint64_t>(gib(12).count);
+  hello.pinned = hello.resident = hello.allocated;
+  t.join(tenant, hello);
+  EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(2)) << "what its limit allows";
+  hello.allocated = hello.pinned = hello.resident = std::uint64_t{200} << 40;
+  t.join(tenant, hello);
+  EXPECT_TRUE(t.ask(t.join(t.tenant("b")), gib(1)));
+  EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(3));
+}
+
+TEST(Sampler, WithoutTheLibrarySaysSo) {
+  const auto sampler = GpuSampler::open("libnvshare-no-such-library.so.1");
+  ASSERT_FALSE(sampler);
+  EXPECT_NE(sampler.error().message.find("libnvshare-no-such-library"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nvshare::daemon

@@ -1,0 +1,437 @@
+#include "daemon/serve/control.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/suggest.h"
+#include "config/backend.h"
+
+namespace nvshare::daemon {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr std::size_t kLinesInOne = 1000;  // of the trace, in an answer
+
+std::optional<std::string> text_in(const json& request, const char* key) {
+  const auto at = request.find(key);
+  if (at == request.end() || !at->is_string()) return std::nullopt;
+  return at->get<std::string>();
+}
+
+json of(const std::optional<Bytes>& bytes) {
+  return bytes ? json(bytes->count) : json(nullptr);
+}
+
+// A whole number from `low` to `high`, if the key is there.
+Result<std::optional<std::int64_t>> number_in(const json& request, const char* key,
+                                              std::int64_t low, std::int64_t high) {
+  const auto at = request.find(key);
+  if (at == request.end()) return std::optional<std::int64_t>{};
+  const auto wrong = [&] {
+    return Error{
+        fmt::format("{}: {} is not a whole number from {} to {}", key, at->dump(), low, high)};
+  };
+  if (!at->is_number_integer()) return wrong();
+  if (at->is_number_unsigned() &&
+      at->get<std::uint64_t>() > static_cast<std::uint64_t>(std::max<std::int64_t>(high, 0))) {
+    return wrong();
+  }
+  const auto value = at->get<std::int64_t>();
+  if (value < low || value > high) return wrong();
+  return std::optional(value);
+}
+
+// Whether who waits for memory for this reason gets it in its turn, with nobody's help.
+bool comes_back(core::Why why) {
+  switch (why) {
+    case core::Why::WaitsForMemory:
+    case core::Why::WaitsForHostMemory:
+    case core::Why::RoomIsMade:
+    case core::Why::WaitsForHolders:
+    case core::Why::MemoryComing:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// The requests, one function each. What they answer goes beside "ok".
+struct Control::Json {
+  Json(Control& of, Time at) : control(of), now(at) {
+    broker().settle(now);
+    snapshot = broker().core().snapshot();
+    bills = bills_of(snapshot);
+  }
+
+  Control& control;
+  Time now;
+  core::Snapshot snapshot;
+  std::map<TenantId, Duration> bills;
+
+  Broker& broker() const { return control.broker_; }
+
+  Result<const TenantRecord*> tenant_named(const json& request) const {
+    const auto name = text_in(request, "name");
+    if (!name) return Error{"\"name\" is missing"};
+    if (const TenantRecord* found = broker().find_tenant(*name)) return found;
+    std::vector<std::string_view> names;
+    for (const auto& [id, tenant] : broker().tenants()) names.push_back(tenant.is.name);
+    return Error{fmt::format("there is no tenant '{}'{}", *name, did_you_mean(*name, names))};
+  }
+
+  static json moves(const Moves& moves) {
+    return {{"out", moves.out.count},
+            {"in", moves.in.count},
+            {"copied", moves.copied.count},
+            {"took", moves.took.count()}};
+  }
+
+  json process(const ClientRecord& client) const {
+    const auto view = broker().core().view(client.id);
+    const wire::Page::FromProgram& page = client.page->program;
+    const Duration used = client.used_before + (client.grant ? client.grant->billed : Duration{});
+    return {{"client", client.id.value},
+            {"pid", client.pid},
+            {"program", client.program},
+            {"gpu", client.gpu.value},
+            {"state", view ? core::name_of(view->state) : "idle"},
+            {"allocated", client.allocated.count},
+            {"resident", view ? view->resident.count : 0},
+            {"swapped", view ? (view->allocated - view->resident + client.beyond).count : 0},
+            {"beyond", client.beyond.count},
+            {"pinned", view ? view->pinned.count : 0},
+            {"incoming", view ? view->incoming.count : 0},
+            {"outgoing", view ? view->outgoing.count : 0},
+            {"backend", config::name_of(client.backend)},
+            {"moves", moves(client.moves)},
+            {"used", used.count()},
+            {"held", page.held.load()},
+            {"holds", page.holds.load()},
+            {"messages", client.messages},
+            {"refused", client.refusals.count},
+            {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
+  }
+
+  json tenant(const TenantRecord& tenant) const {
+    json processes = json::array();
+    const auto used = bills.find(tenant.id);
+    Bytes resident{};
+    Bytes swapped{};
+    Bytes pinned{};
+    for (const ClientId id : tenant.clients) {
+      processes.push_back(process(broker().clients().at(id)));
+      const auto view = broker().core().view(id);
+      if (!view) continue;
+      resident += view->resident;
+      swapped += view->allocated - view->resident + broker().clients().at(id).beyond;
+      pinned += view->pinned;
+    }
+    return {{"name", tenant.is.name},
+            {"kind", name_of(tenant.is.kind)},
+            {"uid", tenant.is.uid},
+            {"cores", tenant.limits.core_percent},
+            {"memory", of(tenant.limits.memory)},
+            {"priority", tenant.limits.priority},
+            {"paused", tenant.paused},
+            {"oversubscribe_self", tenant.oversubscribes},
+            {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
+            {"used", used == bills.end() ? 0 : used->second.count()},
+            {"wanting", Broker::wanted(tenant, now).count()},
+            {"age", (now - tenant.since).count()},
+            {"resident", resident.count},
+            {"swapped", swapped.count},
+            {"pinned", pinned.count},
+            {"moves", moves(tenant.moves)},
+            {"refused", tenant.refused},
+            {"processes", std::move(processes)}};
+  }
+
+  Bytes swapped_on(GpuId id) const {
+    Bytes sum{};
+    for (const ClientId one : broker().gpus().at(id).clients) {
+      sum += broker().clients().at(one).beyond;
+    }
+    for (const core::ClientView& client : snapshot.clients) {
+      if (client.gpu == id) sum += client.allocated - client.resident;
+    }
+    return sum;
+  }
+
+  Bytes moving_on(GpuId id, Bytes core::ClientView::*which) const {
+    Bytes sum{};
+    for (const core::ClientView& client : snapshot.clients) {
+      if (client.gpu == id) sum += client.*which;
+    }
+    return sum;
+  }
+
+  Bytes arena_on(GpuId id) const {
+    Bytes sum{};
+    for (const ClientId client : broker().gpus().at(id).clients) {
+      sum += broker().clients().at(client).arena;
+    }
+    return sum;
+  }
+
+  // What was billed, what NVML saw, and the difference, in percent of the GPU's time.
+  json meter(GpuId id) const {
+    const MeterCheck* check =
+        control.monitor_ == nullptr ? nullptr : control.monitor_->meter_check(id);
+    if (check == nullptr || !check->metered()) return nullptr;
+    return {{"billed", *check->metered()},
+            {"nvml", *check->seen()},
+            {"difference", *check->metered() - *check->seen()}};
+  }
+
+  json gpu(const core::GpuView& view) const {
+    const GpuRecord& gpu = broker().gpus().at(view.id);
+    return {{"index", view.id.value},
+            {"uuid", to_text(gpu.uuid)},
+            {"name", gpu.name},
+            {"memory", view.total.count},
+            {"memory_used", of(gpu.memory_used)},
+            {"memory_allocated", view.resident.count},
+            {"memory_safe", view.safe_limit.count},
+            {"utilisation", gpu.utilisation ? json(*gpu.utilisation) : json(nullptr)},
+            {"meter", meter(view.id)},
+            {"clients", view.clients},
+            {"running", view.running},
+            {"swapped", swapped_on(view.id).count},
+            {"incoming", moving_on(view.id, &core::ClientView::incoming).count},
+            {"outgoing", moving_on(view.id, &core::ClientView::outgoing).count},
+            {"arena", arena_on(view.id).count},
+            {"moves", moves(gpu.moves)}};
+  }
+
+  Result<json> status(const json&) const {
+    json gpus = json::array();
+    json tenants = json::array();
+    json foreign = json::array();
+    for (const core::GpuView& view : snapshot.gpus) gpus.push_back(gpu(view));
+    for (const auto& [id, one] : broker().tenants()) tenants.push_back(tenant(one));
+    if (control.monitor_ != nullptr) {
+      for (const Foreign& one : control.monitor_->foreign()) {
+        foreign.push_back({{"pid", one.pid},
+                           {"gpu", one.gpu.value},
+                           {"memory", one.memory.count},
+                           {"program", control.processes_.name_of(one.pid)}});
+      }
+    }
+    return json{{"scheduler",
+                 {{"version", NVSHARE_VERSION},
+                  {"pid", getpid()},
+                  {"uptime", (now - control.about_.started).count()},
+                  {"private", control.about_.is_private},
+                  {"policy", core::name_of(control.settings_.core.policy)},
+                  {"scheduling", broker().scheduling()},
+                  {"run_directory", control.settings_.run_directory},
+                  {"arena_used", broker().arena_given().count},
+                  {"arena_limit", broker().arena() ? broker().arena()->most().count : 0}}},
+                {"gpus", std::move(gpus)},
+                {"tenants", std::move(tenants)},
+                {"foreign", std::move(foreign)}};
+  }
+
+  // Why it runs or waits. While its own memory leaves, what it lacks says nothing: that is none at
+  // first, and grows.
+  std::string state_of(const ClientRecord& client) const {
+    const auto reason = broker().core().reason(client.id, now);
+    if (!reason) return reason.error().message;
+    const auto view = broker().core().view(client.id);
+    if (view && view->outgoing > Bytes{} && comes_back(reason->why)) {
+      return fmt::format(
+          "makes room for others: {} of its memory still to move out; it comes back in its turn",
+          nvshare::to_text(view->outgoing));
+    }
+    return core::to_text(*reason);
+  }
+
+  static std::string refusals(const ClientRecord& client) {
+    const auto& [count, last] = client.refusals;
+    if (count == 0) return "";
+    return count == 1 ? fmt::format("; was refused memory once: {}", last)
+                      : fmt::format("; was refused memory {} times, last: {}", count, last);
+  }
+
+  // That, what it was refused and, after a limit was lowered, that it has more than it may.
+  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+    std::string text = state_of(client) + refusals(client);
+    const Bytes used = broker().allocated_by(tenant, client.gpu);
+    if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
+    const bool movable = client.allocated > client.pinned + client.awaited;
+    return text + "; " +
+           core::to_text(core::Reason{
+               .why = movable ? core::Why::OverMemoryLimitMovable : core::Why::OverMemoryLimit,
+               .bytes = used,
+               .free = *tenant.limits.memory});
+  }
+
+  Result<json> why(const json& request) const {
+    const auto found = tenant_named(request);
+    if (!found) return found.error();
+    json processes = json::array();
+    for (const ClientId id : (*found)->clients) {
+      const ClientRecord& client = broker().clients().at(id);
+      processes.push_back({{"pid", client.pid},
+                           {"gpu", client.gpu.value},
+                           {"program", client.program},
+                           {"text", explained(**found, client)}});
+    }
+    return json{{"processes", std::move(processes)}};
+  }
+
+  Result<json> trace(const json& request) const {
+    std::string name;
+    if (request.contains("name")) {
+      const auto found = tenant_named(request);
+      if (!found) return found.error();
+      name = (*found)->is.name;
+    }
+    constexpr auto kMostNumber = std::numeric_limits<std::int64_t>::max();
+    const auto from = number_in(request, "from", 0, kMostNumber);
+    if (!from) return from.error();
+    const auto first = static_cast<std::uint64_t>(from->value_or(0));
+    const Trace::Part part = broker().trace().from(first, name, kLinesInOne);
+    // Who has not seen any yet has lost none.
+    return json{{"lines", part.lines},
+                {"next", part.next},
+                {"end", part.end},
+                {"lost", *from ? part.lost : 0}};
+  }
+
+  Result<json> limit(const json& request) const {
+    const auto found = tenant_named(request);
+    if (!found) return found.error();
+    core::Limits limits = (*found)->limits;
+    const auto cores = number_in(request, "cores", 1, 100);
+    if (!cores) return cores.error();
+    if (*cores) limits.core_percent = static_cast<int>(**cores);
+    const auto priority =
+        number_in(request, "priority", core::kLowestPriority, core::kHighestPriority);
+    if (!priority) return priority.error();
+    if (*priority) limits.priority = static_cast<int>(**priority);
+    if (const auto at = request.find("memory"); at != request.end() && at->is_null()) {
+      limits.memory.reset();
+    } else {
+      const auto memory = number_in(request, "memory", 1, core::kMostMemory.count);
+      if (!memory) return memory.error();
+      if (*memory) limits.memory = Bytes{**memory};
+    }
+    const TenantId id = (*found)->id;
+    if (const auto set = broker().set_limits(id, limits, now); !set) return set.error();
+    return json{{"tenant", tenant(broker().tenants().at(id))}};
+  }
+
+  Result<json> pause(const json& request) const {
+    const auto found = tenant_named(request);
+    if (!found) return found.error();
+    const auto paused = request.find("paused");
+    if (paused == request.end() || !paused->is_boolean()) {
+      return Error{"\"paused\" is to be true or false"};
+    }
+    const TenantId id = (*found)->id;
+    const auto set = broker().set_paused(id, paused->get<bool>(), now);
+    if (!set) return set.error();
+    return json{{"tenant", tenant(broker().tenants().at(id))}};
+  }
+
+  json setting(const Setting& one) const {
+    return {{"name", one.name},
+            {"value", text_of(control.settings_, one.name)},
+            {"default", text_of(Settings{}, one.name)},
+            {"range", one.range},
+            {"help", one.help},
+            {"changeable", one.changeable}};
+  }
+
+  Result<json> config(const json&) const {
+    json settings = json::array();
+    for (const Setting& one : all_settings()) settings.push_back(setting(one));
+    return json{{"settings", std::move(settings)}};
+  }
+
+  Result<json> set(const json& request) const {
+    const auto name = text_in(request, "name");
+    if (!name) return Error{"\"name\" is missing"};
+    const auto value = request.find("value");
+    if (value == request.end() || value->is_structured() || value->is_null()) {
+      return Error{"\"value\" is missing"};
+    }
+    const Setting* known = find_setting(*name);
+    if (known == nullptr) {
+      return Error{fmt::format("there is no setting '{}'{}", *name, suggest_setting(*name))};
+    }
+    if (!known->changeable) {
+      return Error{fmt::format("{} cannot change while the scheduler runs", *name)};
+    }
+    Settings changed = control.settings_;
+    const std::string text = value->is_string() ? value->get<std::string>() : value->dump();
+    if (const auto good = set_setting(changed, *name, text); !good) return good.error();
+    if (changed.core != control.settings_.core) {
+      if (const auto taken = broker().set_config(changed.core, now); !taken) return taken.error();
+    }
+    control.settings_ = changed;
+    broker().set_backend(changed.memory_backend);
+    control.log_.info("setting_changed", {{"name", *name}, {"value", text}});
+    control.log_.set_level(changed.log_level);
+    return json{{"settings", json::array({setting(*known)})}};
+  }
+
+  Result<json> scheduling(const json& request) const {
+    const auto on = request.find("on");
+    if (on == request.end() || !on->is_boolean()) return Error{"\"on\" is to be true or false"};
+    const auto set = broker().set_scheduling(on->get<bool>(), now);
+    if (!set) return set.error();
+    return json::object();
+  }
+
+  Result<json> dispatch(const json& request) const {
+    using Operation = Result<json> (Json::*)(const json&) const;
+    static constexpr std::array<std::pair<std::string_view, Operation>, 8> kOperations{
+        {{"status", &Json::status},
+         {"why", &Json::why},
+         {"trace", &Json::trace},
+         {"limit", &Json::limit},
+         {"pause", &Json::pause},
+         {"config", &Json::config},
+         {"set", &Json::set},
+         {"scheduling", &Json::scheduling}}};
+    if (!request.is_object()) return Error{"a request is one line with a JSON object"};
+    const auto op = text_in(request, "op");
+    if (!op) return Error{"\"op\" is missing"};
+    std::vector<std::string_view> names;
+    for (const auto& [name, operation] : kOperations) {
+      if (name == *op) return (this->*operation)(request);
+      names.push_back(name);
+    }
+    return Error{fmt::format("there is no \"op\" '{}'{}", *op, did_you_mean(*op, names))};
+  }
+};
+
+std::string Control::answer(std::string_view line, Time now) {
+  const json request = json::parse(line, nullptr, false);
+  const auto result = request.is_discarded() ? Result<json>(Error{"the request is not JSON"})
+                                             : Json(*this, now).dispatch(request);
+  json whole{{"ok", static_cast<bool>(result)}};
+  if (result) {
+    whole.update(*result);
+  } else {
+    whole["error"] = result.error().message;
+  }
+  // Names that processes give themselves need not be UTF-8.
+  return whole.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace nvshare::daemon

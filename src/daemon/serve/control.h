@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "daemon/broker/broker.h"
+#include "daemon/host/gpus.h"
+#include "daemon/serve/identity.h"
+#include "daemon/settings.h"
+
+namespace nvshare::daemon {
+
+// What people ask and change through the control socket; docs/protocol.md has the requests. All
+// that is handed in outlives it.
+class Control {
+ public:
+  struct About {
+    Time started{};
+    bool is_private = false;
+  };
+
+  Control(Broker& broker, Settings& settings, Log& log, const Processes& processes, About about)
+      : broker_(broker), settings_(settings), log_(log), processes_(processes), about_(about) {}
+
+  // Where foreign processes are known from; without it there are none to show.
+  void set_monitor(const GpuMonitor* monitor) { monitor_ = monitor; }
+
+  // The answer to one line, without its end. Any line has an answer.
+  std::string answer(std::string_view line, Time now);
+
+ private:
+  struct Json;  // keeps the JSON library out of this header
+
+  Broker& broker_;
+  Settings& settings_;
+  Log& log_;
+  const Processes& processes_;
+  About about_;
+  const GpuMonitor* monitor_ = nullptr;
+};
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "daemon/broker/records.h"
+
+// Who a process belongs to, from what the kernel says about it.
+namespace nvshare::daemon {
+
+// The parent's pid, from the text of /proc/PID/stat. Nothing when the text is no such thing.
+std::optional<int> parent_in_stat(std::string_view text);
+
+// The container's id, or its name under LXC, from the text of /proc/PID/cgroup. Of containers in a
+// container it is the outer one: what is inside was made by whoever is inside. What is inside a
+// user's own slice or service manager was made by that user, and is none.
+std::optional<std::string> container_in_cgroup(std::string_view text);
+
+// The process table, or a test's picture of it.
+class Processes {
+ public:
+  explicit Processes(std::string proc = "/proc") : proc_(std::move(proc)) {}
+
+  // The run whose process is `pid` or above it, by the pid of that process. A bounded walk; an
+  // error when it ends before the answer is known, or a process that lives cannot be read.
+  Result<std::optional<TenantId>> run_above(int pid, const std::map<int, TenantId>& runs) const;
+  // The tenant of a process that is under no run: its container, or else its user.
+  TenantName tenant_of(int pid, std::uint32_t uid) const;
+  // The name the kernel has for it; "?" when it is gone.
+  std::string name_of(int pid) const;
+
+ private:
+  // Nothing when the process is gone.
+  Result<std::optional<int>> parent_of(int pid) const;
+  std::optional<std::string> read(int pid, std::string_view file) const;
+  std::string proc_;
+};
+
+}  // namespace nvshare::daemon

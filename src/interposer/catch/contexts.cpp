@@ -1,0 +1,147 @@
+// Contexts come and go. With the first one on a device its link to the scheduler is made; with a
+// context goes all that is known of its streams and of its memory.
+#include "interposer/catch/bodies.h"
+#include "interposer/gate/records.h"
+#include "interposer/link/state.h"
+#include "interposer/memory/driver_room.h"
+#include "interposer/memory/memory.h"
+#include "interposer/moving/managed/managed.h"
+
+namespace nvshare::interposer {
+namespace {
+
+// `call` has the driver make a context on the device.
+template <typename Call>
+CUresult make(const CUcontext* context, CUdevice device, const Call& call) {
+  const CUresult result = with_room(device, call);
+  if (result != CUDA_SUCCESS) return result;
+  const KeepErrno keep;
+  Gate* gate = gate_of_device(device);
+  if (gate == nullptr) return result;
+  note_context(*gate, *context);
+  if (memory_backend(*gate) == wire::Backend::Swap) swap_context_made(*gate, *context);
+  return result;
+}
+
+// Nobody of us touches a context while the driver ends it (or, not `leaving`, has refused to).
+void about_to_end(CUcontext context, bool leaving) {
+  set_leaving(context, leaving);
+  swap_context_leaving(context, leaving);
+  managed_context_leaving(context, leaving);
+}
+
+template <FunctionId id>
+CUresult destroy(CUcontext context) {
+  const uint64_t mark = memory_mark();
+  about_to_end(context, true);
+  const CUresult result = real<id>(context);
+  const bool gone =
+      result == CUDA_SUCCESS && (id != FunctionId::cuCtxDetach || memory_last_attachment(context));
+  if (!gone) {
+    about_to_end(context, false);
+    return result;
+  }
+  HoldMarkers().gone(context);
+  memory_context_gone(context, mark);
+  return result;
+}
+
+// The primary context ends with a reset, or when the last who retained it releases it.
+template <FunctionId id>
+CUresult give_back_primary(CUdevice device) {
+  const uint64_t mark = memory_mark();
+  const CUcontext context = primary_of(device);
+  about_to_end(context, true);
+  const CUresult result = real<id>(device);
+  unsigned flags = 0;
+  int active = 1;
+  if (result == CUDA_SUCCESS) {
+    real<FunctionId::cuDevicePrimaryCtxGetState>(device, &flags, &active);
+  }
+  if (active != 0) {
+    about_to_end(context, false);
+    return result;
+  }
+  const CUcontext ended = HoldMarkers().primary_gone(device);
+  if (ended != nullptr) memory_context_gone(ended, mark);
+  return result;
+}
+
+}  // namespace
+
+namespace own {
+
+CUresult cuCtxCreate(CUcontext* ctx, unsigned flags, CUdevice device) {
+  return make(ctx, device, [&] { return real<FunctionId::cuCtxCreate>(ctx, flags, device); });
+}
+CUresult cuCtxCreate_v2(CUcontext* ctx, unsigned flags, CUdevice device) {
+  return make(ctx, device, [&] { return real<FunctionId::cuCtxCreate_v2>(ctx, flags, device); });
+}
+CUresult cuCtxCreate_v3(CUcontext* ctx, CUexecAffinityParam* params_array, int num_params,
+                        unsigned flags, CUdevice device) {
+  return make(ctx, device, [&] {
+    return real<FunctionId::cuCtxCreate_v3>(ctx, params_array, num_params, flags, device);
+  });
+}
+CUresult cuCtxCreate_v4(CUcontext* ctx, CUctxCreateParams* ctx_create_params, unsigned flags,
+                        CUdevice device) {
+  return make(ctx, device, [&] {
+    return real<FunctionId::cuCtxCreate_v4>(ctx, ctx_create_params, flags, device);
+  });
+}
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx ctx) {
+  const CUresult result = real<FunctionId::cuCtxFromGreenCtx>(context, ctx);
+  if (result != CUDA_SUCCESS) return result;
+  const KeepErrno keep;
+  CUcontext popped;
+  CUdevice device = -1;
+  if (real<FunctionId::cuCtxPushCurrent_v2>(*context) != CUDA_SUCCESS) return result;
+  real<FunctionId::cuCtxGetDevice>(&device);
+  real<FunctionId::cuCtxPopCurrent_v2>(&popped);
+  if (Gate* gate = gate_of_device(device)) note_context(*gate, *context);
+  return result;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice device) {
+  return make(ctx, device, [&] {
+    const CUresult result = real<FunctionId::cuDevicePrimaryCtxRetain>(ctx, device);
+    if (result == CUDA_SUCCESS) note_primary(device, *ctx);
+    return result;
+  });
+}
+
+CUresult cuCtxDestroy(CUcontext ctx) {
+  return destroy<FunctionId::cuCtxDestroy>(ctx);
+}
+CUresult cuCtxDestroy_v2(CUcontext ctx) {
+  return destroy<FunctionId::cuCtxDestroy_v2>(ctx);
+}
+CUresult cuCtxDetach(CUcontext ctx) {
+  return destroy<FunctionId::cuCtxDetach>(ctx);
+}
+CUresult cuGreenCtxDestroy(CUgreenCtx ctx) {
+  CUcontext context = nullptr;
+  if (any_link()) real<FunctionId::cuCtxFromGreenCtx>(&context, ctx);
+  about_to_end(context, true);
+  const CUresult result = real<FunctionId::cuGreenCtxDestroy>(ctx);
+  if (result == CUDA_SUCCESS && context != nullptr) {
+    HoldMarkers().gone(context);
+  } else {
+    about_to_end(context, false);
+  }
+  return result;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxRelease>(device);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxRelease_v2>(device);
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxReset>(device);
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return give_back_primary<FunctionId::cuDevicePrimaryCtxReset_v2>(device);
+}
+
+}  // namespace own
+}  // namespace nvshare::interposer

@@ -1,0 +1,559 @@
+#include "interposer/link/link.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "interposer/gate/records.h"
+#include "interposer/guest/fork.h"
+#include "interposer/link/state.h"
+#include "interposer/memory/limit_text.h"
+#include "interposer/moving/managed/managed.h"
+#include "wire/channel.h"
+
+namespace nvshare::interposer {
+namespace {
+
+// One per device; all zero until it is used, so that a process without CUDA pays nothing.
+Link g_links[kMaxDevices];
+std::atomic<int> g_link_count{0};
+Mutex g_links_mutex;
+
+bool identify(Link& link, CUdevice device) {
+  size_t total = 0;
+  if (!uuid_of(device, link.uuid)) return false;
+  if (real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) return false;
+  link.device_memory = total;
+  link.own_limit = own_limit(total);
+  link.device = device;
+  link.gate.link = &link;
+  return true;
+}
+
+// Runs before the driver's own end, which registered itself earlier.
+void at_exit() {
+  if (in_forked_child()) return;
+  for (Link& link : g_links) give_back_first(link);
+  stop_looking();
+  for (Link& link : g_links) begin_to_leave(link);
+  for (Link& link : g_links) wait_until_left(link);
+}
+
+// The first time a device is used. Without a scheduler the gate stands open, and the thread keeps
+// looking for one.
+void make_link(Link& link, CUdevice device) {
+  if (!identify(link, device)) return;
+  const bool barrier = prepare_barrier();
+  const bool connected = connect_link(link);
+  if (!connected) {
+    link.running_free = true;
+    link.unnoted = true;
+    link.gate.state = kFree;
+  }
+  link.made = true;
+  const int count = g_link_count.fetch_add(1) + 1;
+  g_only_gate = barrier && count == 1 ? &link.gate : nullptr;
+  handle_forks();
+  if (count == 1) atexit(at_exit);
+  if (!start_thread(serve_link, &link, "nvshare")) {
+    log("no thread could be started: running unmanaged");
+    if (link.socket >= 0) close(link.socket);
+    link.socket = -1;
+    link.phase = Phase::Unmanaged;
+    link.gate.state = kFree;
+  }
+}
+
+// Adds to what is allocated unless that goes above the process's own limit, or wraps.
+bool add_allocated(Link& link, uint64_t bytes) {
+  const uint64_t limit = link.own_limit;
+  uint64_t before = link.allocated.load();
+  uint64_t after;
+  do {
+    if (__builtin_add_overflow(before, bytes, &after)) return false;
+    if (limit != 0 && after > limit) return false;
+  } while (!link.allocated.compare_exchange_weak(before, after));
+  return true;
+}
+
+void publish_allocated(Link& link) {
+  if (wire::Page* page = link.page.load()) page->program.allocated = link.allocated.load();
+}
+
+// Memory that may be allocated without asking. With the link's mutex held: on one connection, and
+// by one thread at a time.
+bool take_credit(Link& link, uint64_t bytes, bool movable) {
+  wire::Page* page = link.page.load();
+  return page != nullptr && wire::take(movable ? page->movable_credit : page->pinned_credit, bytes);
+}
+
+// The same for what was freed. False: the scheduler must be told.
+bool give_credit(Link& link, const Gone& gone) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr || gone.resident != gone.bytes) return false;
+  if (gone.pinned == 0) return wire::give(page->movable_credit, gone.bytes);
+  if (gone.pinned != gone.bytes || link.turned_pinned) return false;
+  return wire::give(page->pinned_credit, gone.bytes);
+}
+
+enum class Asking { Refused, Given, Waits, NoPlace };
+
+// Counts the bytes and asks for them, unless there is credit for them, as one: a connection that
+// begins anew says in its hello what is counted.
+Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
+  Lock lock(link.mutex);
+  if (!add_allocated(link, bytes)) return Asking::Refused;
+  if (!movable) link.pinned.fetch_add(bytes);
+  if (link.phase == Phase::Unmanaged || take_credit(link, bytes, movable)) return Asking::Given;
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kNobody) continue;
+    auto message = wire::make<wire::MemoryRequest>();
+    message.request = request.number = link.next_request++;
+    message.bytes = request.bytes = bytes;
+    message.movable = request.movable = movable;
+    request.answer = Request::kWaits;
+    request.connection = link.connection;
+    // A connection that fails here is given up by the link's thread, which answers everyone.
+    tell(link, message.header);
+    *place = &request;
+    return Asking::Waits;
+  }
+  link.allocated.fetch_sub(bytes);
+  if (!movable) link.pinned.fetch_sub(bytes);
+  return Asking::NoPlace;
+}
+
+void tell_freed(Link& link, const Gone& gone) {
+  auto message = wire::make<wire::MemoryFreed>();
+  message.bytes = gone.bytes;
+  message.resident = gone.resident;
+  message.pinned = gone.pinned;
+  tell(link, message.header);
+}
+
+// The scheduler said no. If it has gone since, the new one was told of these bytes in the hello.
+void take_back(Link& link, uint64_t bytes, bool movable, uint64_t connection) {
+  Lock lock(link.mutex);
+  link.allocated.fetch_sub(bytes);
+  if (!movable) link.pinned.fetch_sub(bytes);
+  if (link.phase == Phase::Unmanaged || link.connection == connection) return;
+  tell_freed(link, {bytes, bytes, movable ? 0 : bytes});
+}
+
+}  // namespace
+
+void tell(Link& link, const wire::Header& message) {
+  if (link.socket >= 0 && wire::send(link.socket, &message, true) != 0) {
+    shutdown(link.socket, SHUT_RDWR);
+  }
+}
+
+void open_gate(Link& link, uint32_t state) {
+  if (state == kFree) link.unnoted = true;
+  set_state(link.gate, state);
+  wake_the_waiting(link);
+}
+
+void wake_the_waiting(Link& link) {
+  link.turn.fetch_add(1);
+  if (link.waiting.load() == 0) return;
+  futex_wake(link.turn, kEveryone);
+  if (link.page_memory != nullptr) wire::ring(*static_cast<wire::Page*>(link.page_memory));
+}
+
+void publish(Link& link, uint64_t now) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr) return;
+  const uint64_t used = link.meter.used(now);
+  page->program.used = used;
+  page->program.total_used = link.total_used + used;
+  page->program.grant = link.grant;
+  page->program.submissions = all_passes();
+  page->program.waiting = link.waiting.load();
+}
+
+namespace {
+
+// Whether some of what the program may touch is not there. Unified memory comes when it is touched.
+bool is_incomplete(Link& link) {
+  return static_cast<int64_t>(link.absent.load() - managed_absent(link.gate)) > 0;
+}
+
+}  // namespace
+
+void give_unused_back(Link& link, uint64_t grant, bool more_work) {
+  link.grant = grant;
+  auto back = wire::make<wire::Released>();
+  back.grant = grant;
+  back.more_work = more_work;
+  tell(link, back.header);
+}
+
+void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch) {
+  // The scheduler has heard of the last of what moved before the move is over. It stays in the page
+  // until then: given back it would come again at once.
+  if (link.moving.load()) return;
+  if (link.gate.state.load() == kEnded || stopped_looking()) {  // nobody would give it back later
+    link.phase = Phase::Idle;
+    return give_unused_back(link, grant, false);
+  }
+  if (is_incomplete(link)) {
+    // Given before the scheduler had heard of it: it goes back, and is asked for again.
+    return give_unused_back(link, grant, true);
+  }
+  link.grant = grant;
+  link.budget = budget;
+  link.dropped = link.drop == grant;  // before it could be taken
+  const uint64_t now = now_ns();
+  link.meter.begin(now);
+  link.ahead = Ahead::of(budget, 0);
+  const bool free = watch == wire::Watch::Free && budget == 0;
+  link.running_free = free;
+  if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle
+    link.meter.submitted(now);
+    link.passes_changed_at = now;
+  }
+  link.busy = free;
+  publish(link, now);
+  link.phase = Phase::Holding;
+  open_gate(link, free ? kFree : kMetered);
+}
+
+void take_offer(Link& link) {
+  wire::Page* page = link.page.load();
+  if (page == nullptr || link.phase != Phase::Asked) return;
+  const uint64_t grant = page->scheduler.grant.load();
+  if (grant <= link.grant) return;
+  // What the page says of watching is never older than the messages that have been read.
+  begin_grant(link, grant, page->scheduler.budget.load(),
+              static_cast<wire::Watch>(page->scheduler.watch.load()));
+}
+
+bool any_link() {
+  return g_link_count.load(std::memory_order_relaxed) > 0;
+}
+
+Gate* gate_of_device(CUdevice device) {
+  if (device < 0 || device >= kMaxDevices || in_forked_child()) return nullptr;
+  Link& link = g_links[device];
+  if (link.made) return &link.gate;
+  Lock lock(g_links_mutex);
+  if (!link.made) make_link(link, device);
+  return link.made ? &link.gate : nullptr;
+}
+
+Gate* gate_in_use(const CUuuid& device) {
+  if (!any_link() || in_forked_child()) return nullptr;
+  for (Link& link : g_links) {
+    if (link.made && is_same(link.uuid, device)) return &link.gate;
+  }
+  return nullptr;
+}
+
+bool uuid_of(CUdevice device, CUuuid& uuid) {
+  return real<FunctionId::cuDeviceGetUuid_v2>(&uuid, device) == CUDA_SUCCESS ||
+         real<FunctionId::cuDeviceGetUuid>(&uuid, device) == CUDA_SUCCESS;
+}
+
+bool is_same(const CUuuid& one, const CUuuid& other) {
+  return memcmp(&one, &other, sizeof one) == 0;
+}
+
+uint64_t own_limit(uint64_t device_memory) {
+  const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT");
+  const uint64_t limit = parse_limit(text, device_memory);
+  if (limit == 0 && text != nullptr && *text != 0 && strcmp(text, "0") != 0) {
+    warn_once(
+        "NVSHARE_GPU_MEMORY_LIMIT is not understood, and this program has no limit of its own "
+        "(examples: 4Gi, 512Mi, 2G, 25%)");
+  }
+  return limit;
+}
+
+Gate* gate_of_current_device() {
+  CUdevice device = -1;
+  if (real<FunctionId::cuCtxGetDevice>(&device) != CUDA_SUCCESS) return nullptr;
+  return gate_of_device(device);
+}
+
+void start_meter(Link& link, StreamRecord& record) {
+  Lock lock(link.mutex);
+  if (link.phase != Phase::Holding && link.phase != Phase::Stopping) return;
+  if (link.busy) return;
+  link.meter.submitted(now_ns());
+  place_origin(record);
+  link.busy = true;
+}
+
+// Who submits once the meter stands starts it again. Who saw it run does not, and what he submitted
+// may have been running since we looked, which was long ago when this thread was kept waiting: then
+// it is as if the meter had never stopped. Only the GPU's own clock is not to be relied on any more
+// for this interval: markers that were done meanwhile did not look at it.
+void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing) {
+  const Meter running = link.meter;
+  link.meter.idle(at, elapsed);
+  link.busy = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  link.origin.interval = 0;
+  Done ignored;
+  if (nobody_inside(link.gate) && !anything_in_flight(link.gate, spacing, now_ns(), &ignored)) {
+    return;
+  }
+  link.meter = running;
+  link.busy = true;
+}
+
+void note_waited(Link& link) {
+  Lock lock(link.mutex);
+  if (!link.busy || link.running_free) return;
+  Done done;
+  const uint64_t now = now_ns();
+  if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kPlaceNothing, now, &done)) return;
+  stop_meter(link, now, done.elapsed, kPlaceNothing);
+}
+
+void note_gap(Link& link, StreamRecord& record) {
+  constexpr uint64_t kGap = 50'000;  // nanoseconds
+  const uint64_t now = now_ns();
+  const uint64_t last = record.last_call_at.exchange(now, std::memory_order_relaxed);
+  if (now <= last + kGap) return;
+  note_pause(record, now);
+  if (link.busy && record.marked == record.submitted) note_waited(link);
+}
+
+void wait_for_grant(Link& link) {
+  // Not for ever, although the bell always rings: a guest looks after itself.
+  constexpr uint64_t kAtMost = 1'000'000'000;
+  const uint64_t begin = now_ns();
+  wire::Page* page;
+  uint32_t turn;
+  {
+    Lock lock(link.mutex);
+    page = link.page.load();
+    turn = page != nullptr ? page->bell.load() : link.turn.load();
+    take_offer(link);
+    if (link.gate.state.load() != kClosed) return;
+    // Whatever came now would go back at once (begin_grant): nobody opens the gate any more, but
+    // who has closed it for a moment.
+    if (stopped_looking() && link.phase != Phase::Holding) return end_gate(link.gate);
+    if (link.phase == Phase::Idle) {
+      auto message = wire::make<wire::RequestGrant>();
+      tell(link, message.header);
+      link.phase = Phase::Asked;
+      link.grace.asked(now_ns());
+    }
+    link.waiting.fetch_add(1);
+  }
+  if (page != nullptr) {
+    shared_futex_wait(page->bell, turn, kAtMost);
+  } else {
+    futex_wait(link.turn, turn, kAtMost);
+  }
+  link.waiting.fetch_sub(1);
+  {
+    Lock lock(link.mutex);
+    take_offer(link);
+  }
+  link.held.fetch_add(now_ns() - begin);
+  link.holds.fetch_add(1);
+  if (page = link.page.load(); page != nullptr) {
+    page->program.held = link.held.load();
+    page->program.holds = link.holds.load();
+    page->program.waiting = link.waiting.load();
+  }
+}
+
+Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Request* request = nullptr;
+  Asking asking;
+  while ((asking = ask(link, bytes, movable, &request)) == Asking::NoPlace) {
+    sleep_ns(1'000'000);  // more threads than places
+  }
+  Given given = asking == Asking::Given ? Given::Room : Given::Refused;
+  if (asking == Asking::Waits) {
+    while (request->answer.load() == Request::kWaits) {
+      futex_wait(request->answer, Request::kWaits);
+    }
+    const uint32_t answer = request->answer.load();
+    if (answer == Request::kGiven) given = Given::Room;
+    if (answer == Request::kAbsent) given = Given::Absent;
+    if (given == Given::Refused) take_back(link, bytes, movable, request->connection);
+    request->answer = Request::kNobody;
+  }
+  publish_allocated(link);
+  return given;
+}
+
+void memory_freed(Gate& gate, const Gone& gone) {
+  if (gone.bytes == 0) return;
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Lock lock(link.mutex);
+  link.allocated.fetch_sub(gone.bytes);
+  link.pinned.fetch_sub(gone.pinned);
+  link.absent.fetch_sub(gone.bytes - gone.resident);
+  publish_allocated(link);
+  if (link.phase != Phase::Unmanaged && !give_credit(link, gone)) tell_freed(link, gone);
+}
+
+namespace {
+
+constexpr uint64_t kAskAgain = 20'000'000;
+
+bool scheduler_comes_back(const Link& link) {
+  constexpr uint64_t kSoon = 5'000'000'000;
+  const uint64_t lost_at = link.lost_at.load();
+  return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
+         !stopped_looking();
+}
+
+}  // namespace
+
+bool wait_for_scheduler(const Gate& gate) {
+  const KeepErrno keep;
+  while (scheduler_comes_back(*gate.link)) sleep_ns(kAskAgain);
+  return gate.link->phase != Phase::Unmanaged;
+}
+
+Again::Again(Gate* gate) : gate_(gate), connection_(gate ? gate->link->connection.load() : 0) {}
+
+bool Again::after(CUresult result) {
+  constexpr uint64_t kMost = 15'000'000'000;  // should one after the other come and go
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || gate_ == nullptr) return false;
+  const KeepErrno keep;
+  const uint64_t now = now_ns();
+  if (since_ == 0) since_ = now;
+  if (now - since_ > kMost) return false;
+  const uint64_t before = connection_;
+  connection_ = gate_->link->connection.load();
+  if (connection_ != before) return true;
+  if (!scheduler_comes_back(*gate_->link)) return false;
+  sleep_ns(kAskAgain);
+  return true;
+}
+
+namespace {
+
+// With the link's mutex held. `absent`: what is not there for that.
+bool tell_no_room(Link& link, uint64_t absent) {
+  if (link.phase == Phase::Unmanaged) return false;
+  auto message = wire::make<wire::MemoryMoved>();
+  message.out = absent;
+  message.done = message.no_room = 1;
+  tell(link, message.header);
+  return true;
+}
+
+}  // namespace
+
+uint64_t memory_of_device(const Gate& gate) {
+  return gate.link->device_memory;
+}
+
+bool memory_is_short(Gate& gate) {
+  const KeepErrno keep;
+  Lock lock(gate.link->mutex);
+  return tell_no_room(*gate.link, 0);
+}
+
+bool memory_found_no_room(Gate& gate, uint64_t bytes) {
+  constexpr uint64_t kLittle = 100'000;
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  {
+    Lock lock(link.mutex);
+    if (!tell_no_room(link, bytes)) return false;
+    link.absent.fetch_add(bytes);
+    link.dropped = true;  // the link's thread gives it back
+  }
+  while ((link.phase == Phase::Holding || link.phase == Phase::Stopping) && !stopped_looking()) {
+    sleep_ns(kLittle);
+  }
+  return true;
+}
+
+void memory_pinned(Gate& gate, uint64_t bytes) {
+  if (bytes == 0) return;
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Lock lock(link.mutex);
+  link.pinned.fetch_add(bytes);
+  if (link.phase == Phase::Unmanaged) return;
+  link.turned_pinned = true;
+  auto message = wire::make<wire::MemoryPinned>();
+  message.bytes = bytes;
+  tell(link, message.header);
+}
+
+void arena_untaken(Gate& gate, uint64_t bytes) {
+  if (wire::Page* page = gate.link->page.load()) page->program.arena_untaken = bytes;
+}
+
+namespace {
+
+template <typename Message>
+void tell_less_arena(Gate& gate, uint64_t bytes) {
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  Lock lock(link.mutex);
+  link.arena -= bytes;
+  if (link.phase == Phase::Unmanaged) return;
+  auto message = wire::make<Message>();
+  message.bytes = bytes;
+  tell(link, message.header);
+}
+
+}  // namespace
+
+void arena_returned(Gate& gate, uint64_t bytes) {
+  tell_less_arena<wire::ArenaReturned>(gate, bytes);
+}
+
+void arena_missing(Gate& gate, uint64_t bytes) {
+  tell_less_arena<wire::ArenaMissing>(gate, bytes);
+}
+
+wire::Backend memory_backend(const Gate& gate) {
+  return gate.link->backend.load(std::memory_order_relaxed);
+}
+
+MemoryView memory_view(Gate& gate) {
+  Link& link = *gate.link;
+  MemoryView view{link.own_limit, link.allocated.load()};
+  wire::Page* page = link.page.load();
+  if (page == nullptr) return view;
+  const uint64_t limit = page->scheduler.memory_limit.load();
+  // Who has credit is the tenant's only process here, and knows best what it has allocated.
+  const bool alone = page->movable_credit.cap.load() != 0 || page->pinned_credit.cap.load() != 0;
+  const uint64_t allocated = alone ? view.allocated : page->scheduler.tenant_allocated.load();
+  const uint64_t room = page->scheduler.room.load();
+  // The driver's own memory waits for nobody: what is free now is all there is.
+  view.has_room = room != 0 && memory_backend(gate) != wire::Backend::Native;
+  view.room_left = room > view.allocated ? room - view.allocated : 0;
+  if (limit == 0) return view;
+  // Of the two limits the one that leaves less.
+  const uint64_t left = limit > allocated ? limit - allocated : 0;
+  const uint64_t own_left = view.limit > view.allocated ? view.limit - view.allocated : 0;
+  if (view.limit == 0 || left < own_left) {
+    view.limit = limit;
+    view.allocated = allocated;
+  }
+  return view;
+}
+
+void forget_links_after_fork() {
+  g_links_mutex.reset_after_fork();
+  for (Link& link : g_links) {
+    if (!link.made) continue;
+    if (link.socket >= 0) close(link.socket);
+    link.socket = -1;
+    link.page = nullptr;  // the mapping does not follow into children
+    link.mutex.reset_after_fork();
+    link.phase = Phase::Unmanaged;
+  }
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <atomic>
+
+#include "interposer/catch/driver.h"
+#include "interposer/gate/gate.h"
+#include "wire/messages.h"
+#include "wire/page.h"
+
+// A device's connection to the scheduler, and the thread that serves it.
+namespace nvshare::interposer {
+
+// The gate of the current context's device, connected to the scheduler (or known to have none). The
+// first call for a device connects; null without a current context or in the child of a fork.
+Gate* gate_of_current_device();
+// The same for a device by number.
+Gate* gate_of_device(CUdevice device);
+// The gate of a device, if it is used already; asking does not make it so.
+Gate* gate_in_use(const CUuuid& device);
+
+bool uuid_of(CUdevice device, CUuuid& uuid);
+bool is_same(const CUuuid& one, const CUuuid& other);
+
+// Asks the scheduler whether this device's tenant may allocate `bytes` more, which can leave the
+// GPU (`movable`) or never will, and waits for the answer; far from any limit there is credit, and
+// nothing to ask. Unless refused they are counted from now on. Without a scheduler only the
+// process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts. Thread-safe; never called with a lock of
+// ours held.
+enum class Given {
+  Refused,
+  Room,    // there is room for them now
+  Absent,  // there is none: the grant has been given back, and the next comes when there is
+};
+Given memory_request(Gate& gate, uint64_t bytes, bool movable);
+
+// All that the gate's device has.
+uint64_t memory_of_device(const Gate& gate);
+
+// The driver has no memory for bytes that were given with room: they are absent from now on, and no
+// grant is held when this returns. False without a scheduler, which could make room.
+bool memory_found_no_room(Gate& gate, uint64_t bytes);
+
+// Whether there is a scheduler; one that has just gone is waited for: it alone can make room.
+bool wait_for_scheduler(const Gate& gate);
+
+// For an allocation: whether it is to be tried once more when the driver had no memory for it.
+// Without a scheduler nobody makes room, and a program would die of that; but one that was there is
+// most probably about to come back, and then it is asked.
+class Again {
+ public:
+  explicit Again(Gate* gate);
+  // Waits a moment before it says yes.
+  bool after(CUresult result);
+  // The scheduler, or a limit, has said no: so it stays.
+  CUresult refused() {
+    gate_ = nullptr;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+
+ private:
+  Gate* gate_;
+  uint64_t connection_;
+  uint64_t since_ = 0;
+};
+
+// `allocate(again)` asks for the memory, calls the driver, and gives back what it did not get.
+template <typename Allocate>
+CUresult allocate_with_scheduler(Gate* gate, const Allocate& allocate) {
+  Again again(gate);
+  CUresult result;
+  do {
+    result = allocate(again);
+  } while (again.after(result));
+  return result;
+}
+
+// The driver has no memory where by the scheduler's books there is some: it is told so. False
+// without a scheduler.
+bool memory_is_short(Gate& gate);
+
+// They are not there any more (freed, or the driver refused them): all of them, those on the GPU,
+// and of those the ones that could never leave it.
+struct Gone {
+  uint64_t bytes = 0;
+  uint64_t resident = 0;
+  uint64_t pinned = 0;
+};
+void memory_freed(Gate& gate, const Gone& gone);
+inline void pinned_memory_freed(Gate& gate, uint64_t bytes) {
+  memory_freed(gate, {bytes, bytes, bytes});
+}
+
+// So many that could leave the GPU, and are on it, never will again.
+void memory_pinned(Gate& gate, uint64_t bytes);
+
+// So much host memory has been given and is not ready yet.
+void arena_untaken(Gate& gate, uint64_t bytes);
+// So much host memory has been given back.
+void arena_returned(Gate& gate, uint64_t bytes);
+// So much that was given, and counted, is not there.
+void arena_missing(Gate& gate, uint64_t bytes);
+
+// What becomes of plain allocations.
+wire::Backend memory_backend(const Gate& gate);
+
+// What the tenant may have (the least of its limit and the process's own; 0: no limit) and what of
+// it is allocated.
+struct MemoryView {
+  uint64_t limit = 0;
+  uint64_t allocated = 0;
+  // Where memory can be made free: what of the GPU is left for this process, limits aside.
+  bool has_room = false;
+  uint64_t room_left = 0;
+};
+MemoryView memory_view(Gate& gate);
+
+// The process's own limit on a device that has so much memory (NVSHARE_GPU_MEMORY_LIMIT); 0: none.
+uint64_t own_limit(uint64_t device_memory);
+
+}  // namespace nvshare::interposer

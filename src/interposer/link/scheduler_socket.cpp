@@ -1,0 +1,48 @@
+#include "interposer/link/scheduler_socket.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interposer/guest/sys.h"
+#include "wire/channel.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr int kTimeout = 1;  // seconds
+
+// Where the scheduler listens; false when the path is too long.
+bool socket_path(char (&path)[108]) {
+  const char* folder = getenv(wire::kRunDirectoryVariable);
+  if (folder == nullptr || *folder == 0) folder = wire::kSystemRunDirectory;
+  const size_t length = strlen(folder);
+  const size_t name = strlen(wire::kProgramSocket);
+  if (length + 1 + name + 1 > sizeof path) return false;
+  memcpy(path, folder, length);
+  path[length] = '/';
+  memcpy(path + length + 1, wire::kProgramSocket, name + 1);
+  return true;
+}
+
+}  // namespace
+
+int connect_to_scheduler() {
+  char path[108];
+  return socket_path(path) ? wire::connect_to(path, kTimeout) : -ENAMETOOLONG;
+}
+
+const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd) {
+  int length = wire::receive(socket, buffer, true, fd);
+  // Who is refused before the message was read finds that first, and then the reason.
+  if (length == -ECONNRESET) length = wire::receive(socket, buffer, true, fd);
+  const wire::Header* header =
+      length > 0 ? wire::look_at(buffer, static_cast<size_t>(length)) : nullptr;
+  if (const auto* refused = wire::as<wire::Refused>(header)) {
+    log("the scheduler refused us: %.*s", static_cast<int>(sizeof refused->reason),
+        refused->reason);
+  }
+  return header;
+}
+
+}  // namespace nvshare::interposer

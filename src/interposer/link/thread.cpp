@@ -1,0 +1,514 @@
+// The thread that serves a device's connection: takes grants and gives them back, runs the meter,
+// and looks for the scheduler when it is away.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "interposer/gate/records.h"
+#include "interposer/link/scheduler_socket.h"
+#include "interposer/link/state.h"
+#include "interposer/moving/swap/swap.h"
+#include "wire/channel.h"
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr uint64_t kMicrosecond = 1'000;
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
+
+constexpr uint64_t kLook = 250 * kMicrosecond;  // at the meter, while metered
+constexpr uint64_t kTailSpacing =
+    200 * kMicrosecond;                             // between markers that only look for idleness
+constexpr uint64_t kFirstGrace = 5 * kMillisecond;  // before the first submission
+constexpr uint64_t kFreeLook = 50 * kMillisecond;   // running free, whether it runs at all
+constexpr uint64_t kPatience = 500 * kMillisecond;  // with calls that are on their way in
+constexpr uint64_t kLetThrough = 5 * kMillisecond;
+constexpr uint64_t kWakeEarly = 80 * kMicrosecond;  // asleep, one may be this late
+constexpr uint64_t kStayAwake = 500 * kMicrosecond;
+constexpr uint64_t kLookAgain = 20 * kMicrosecond;
+constexpr uint64_t kLookForScheduler = kSecond;
+constexpr uint64_t kGivesWayFrom = 3 * kSecond;      // between tries to run alone
+constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
+constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
+
+// --- connecting --------------------------------------------------------------------------------
+
+// Puts the page where the last one was, so that nobody who looks at it ever finds a hole. Refuses
+// one that could be cut off under us.
+bool map_page(Link& link, int fd) {
+  if (lseek(fd, 0, SEEK_END) < static_cast<off_t>(wire::kPageSize)) return false;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
+  void* old = link.page_memory;
+  void* memory = mmap(old, wire::kPageSize, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | (old != nullptr ? MAP_FIXED : 0), fd, 0);
+  if (memory == MAP_FAILED) return false;
+  madvise(memory, wire::kPageSize, MADV_DONTFORK);
+  link.page_memory = memory;
+  auto* page = static_cast<wire::Page*>(memory);
+  if (page->magic != wire::kPageMagic) return false;
+  link.page = page;
+  return true;
+}
+
+wire::Hello hello_of(const Link& link) {
+  auto hello = wire::make<wire::Hello>();
+  hello.magic = wire::kMagic;
+  hello.major = wire::kMajor;
+  hello.minor = wire::kMinor;
+  memcpy(hello.gpu, &link.uuid, sizeof hello.gpu);
+  hello.gpu_memory = link.device_memory;
+  hello.allocated = link.allocated.load();
+  hello.pinned = link.pinned.load();
+  hello.resident = hello.allocated - link.absent.load();
+  wire::put_text(hello.program, sizeof hello.program, program_invocation_short_name);
+  return hello;
+}
+
+// The scheduler's answer to a hello; true when it is welcome.
+bool take_welcome(Link& link, int socket) {
+  alignas(8) char buffer[wire::kMaxMessage];
+  int page = -1;
+  const auto* welcome = wire::as<wire::Welcome>(first_answer(socket, buffer, &page));
+  const bool good = welcome != nullptr && welcome->magic == wire::kMagic &&
+                    welcome->major == wire::kMajor && page >= 0 && map_page(link, page);
+  if (page >= 0) close(page);
+  if (!good) return false;
+  link.watch = welcome->watch;
+  link.when_lost = welcome->when_lost;
+  link.backend = welcome->backend;
+  log("connected as client %llu of %.*s", static_cast<unsigned long long>(welcome->client),
+      static_cast<int>(sizeof welcome->tenant), welcome->tenant);
+  return true;
+}
+
+// Who finds it closed and goes to sleep does both under the lock, and would miss the bell
+// otherwise.
+void open_locked(Link& link, uint32_t state) {
+  Lock lock(link.mutex);
+  open_gate(link, state);
+}
+
+// --- giving the GPU back -----------------------------------------------------------------------
+
+// Running free, nothing was noted of what was submitted: once nobody is on the way any more, every
+// stream is taken for busy. False while somebody is.
+bool out_of_the_open(Link& link) {
+  if (!nobody_inside(link.gate)) return false;
+  if (link.unnoted) assume_all_busy(link.gate);
+  link.unnoted = false;
+  return true;
+}
+
+// Somebody waits for the GPU, so the end is not to be missed; nor is a processor to be kept from
+// others for as long as that takes. Asleep until shortly before the end is expected, then awake.
+void wait_for_end(uint64_t expected, uint64_t now, uint64_t* awake_since) {
+  if (expected > now + 2 * kWakeEarly) {
+    const uint64_t left = expected - now - kWakeEarly;
+    sleep_ns(left < kMillisecond ? left : kMillisecond);
+    *awake_since = 0;
+    return;
+  }
+  if (*awake_since == 0) *awake_since = now;
+  if (now - *awake_since < kStayAwake) {
+    sched_yield();
+  } else {
+    sleep_ns(kLookAgain);
+  }
+}
+
+// With the gate closed: waits until nothing of us is on the GPU or on its way there, and says since
+// when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
+// waits for a value the host writes): when nothing moves for long (Stuck), whoever waits is let
+// through for a moment.
+Done drain(Link& link) {
+  Done done;
+  uint64_t served_at = now_ns();
+  Stuck stuck(served_at);
+  uint64_t awake_since = 0;
+  const bool connected = link.phase == Phase::Stopping;
+  for (;;) {
+    const uint64_t now = now_ns();
+    if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
+    if (stuck.seems(done.since, now) && link.waiting.load() > 0 && link.absent.load() == 0) {
+      open_locked(link, kMetered);
+      sleep_ns(kLetThrough);
+      close_gate(link.gate);
+      stuck.let_through(now_ns());
+    }
+    wait_for_end(done.expected, now, &awake_since);
+    if (now - served_at < kLook) continue;
+    served_at = now;
+    // Without a scheduler there is nobody to wait for.
+    if (connected && link.socket >= 0 && !pump(link)) break;
+    Lock lock(link.mutex);
+    publish(link, now);
+  }
+  return done;
+}
+
+uint64_t seen(const Done& done, uint64_t now) {
+  return done.since != 0 && done.since < now ? done.since : now;
+}
+
+// Closes the gate, lets what is in flight run out and gives the grant back.
+void stop(Link& link) {
+  {
+    Lock lock(link.mutex);
+    if (link.phase != Phase::Holding) return;  // given back at the end of the process
+    link.phase = Phase::Stopping;
+  }
+  const uint64_t begin = now_ns();
+  close_gate(link.gate);
+  const Done done = drain(link);
+  link.drained = now_ns() - begin;
+  Lock lock(link.mutex);
+  if (stopped_looking()) {  // so nobody can tell whether it has run out
+    link.phase = Phase::Holding;
+    end_gate(link.gate);
+    wake_the_waiting(link);
+    return;
+  }
+  give_grant_back(link, done);
+}
+
+}  // namespace
+
+void give_grant_back(Link& link, const Done& done) {
+  const uint64_t now = now_ns();
+  link.meter.idle(seen(done, now), done.elapsed);
+  link.busy = false;
+  link.origin.interval = 0;
+  publish(link, now);
+  auto message = wire::make<wire::Released>();
+  message.grant = link.grant;
+  message.used = link.meter.used(now);
+  message.more_work = link.waiting.load() > 0 && link.gate.state.load() != kEnded;
+  if (message.more_work != 0) link.grace.asked(now);
+  const uint64_t gaps = link.meter.gaps() / 1000;
+  message.gaps = gaps < UINT32_MAX ? static_cast<uint32_t>(gaps) : UINT32_MAX;
+  link.total_used += message.used;
+  link.meter.begin(now);
+  link.phase = message.more_work != 0 ? Phase::Asked : Phase::Idle;
+  tell(link, message.header);
+}
+
+namespace {
+
+// --- messages ----------------------------------------------------------------------------------
+
+void take(Link& link, const wire::Grant& message) {
+  Lock lock(link.mutex);
+  if (message.grant <= link.grant) return;  // taken already, by whoever waited for it
+  if (link.phase == Phase::Asked)
+    return begin_grant(link, message.grant, message.budget, link.watch);
+  give_unused_back(link, message.grant, false);  // not asked for
+}
+
+void take(Link& link, const wire::Mode& message) {
+  {
+    Lock lock(link.mutex);
+    link.watch = message.watch;
+    if (link.phase != Phase::Holding) return;
+  }
+  const bool free = message.watch == wire::Watch::Free && link.budget == 0;
+  if (free == link.running_free) return;
+  if (!free) {
+    // Whoever passed freely is waited for, or what he submits would be in nobody's books.
+    close_gate(link.gate);
+    for (const uint64_t begin = now_ns(); now_ns() - begin < kPatience;) {
+      if (out_of_the_open(link)) break;
+      sleep_ns(20 * kMicrosecond);
+    }
+    // Who is still inside is waited for when the gate closes next; what is there now is noted.
+    if (link.unnoted) assume_all_busy(link.gate);
+  }
+  {
+    Lock lock(link.mutex);
+    link.running_free = free;
+    link.passes_changed_at = now_ns();
+    link.meter.submitted(now_ns());
+    link.busy = true;
+  }
+  open_locked(link, free ? kFree : kMetered);
+}
+
+void take(Link& link, const wire::Arena& message, int* descriptor) {
+  {
+    Lock lock(link.mutex);
+    link.arena += message.bytes;
+  }
+  if (*descriptor < 0) {
+    warn_once(
+        "host memory that the scheduler gave did not arrive: this program may not be swapped out "
+        "in time (does a security profile refuse its files, or are too many files open?)");
+    return arena_missing(link.gate, message.bytes);
+  }
+  swap_add_arena(link.gate, *descriptor, message.bytes, arena_untaken, arena_missing);
+  *descriptor = -1;
+}
+
+void answer(Link& link, uint64_t number, Request::Answer what) {
+  Lock lock(link.mutex);
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kWaits || request.number != number) continue;
+    // What cannot move is there when it is given: the thread waits on, and holds nothing meanwhile.
+    if (what == Request::kAbsent && !request.movable) continue;
+    // Counted before anybody can act on it.
+    if (what == Request::kAbsent) link.absent.fetch_add(request.bytes);
+    request.answer = what;
+    futex_wake(request.answer, kEveryone);
+  }
+}
+
+// A descriptor that came with it is taken (-1 afterwards) or left to the caller.
+void take_any(Link& link, const wire::Header* header, int* descriptor) {
+  if (const auto* grant = wire::as<wire::Grant>(header)) {
+    take(link, *grant);
+  } else if (const auto* drop = wire::as<wire::Drop>(header)) {
+    Lock lock(link.mutex);
+    link.drop = drop->grant;
+    if (link.phase == Phase::Holding && drop->grant == link.grant) link.dropped = true;
+  } else if (const auto* mode = wire::as<wire::Mode>(header)) {
+    take(link, *mode);
+  } else if (const auto* given = wire::as<wire::MemoryAvailable>(header)) {
+    answer(link, given->request, Request::kGiven);
+  } else if (const auto* wait = wire::as<wire::MemoryWait>(header)) {
+    // Nothing may run while some of what the program has is not there, so the gate closes before
+    // the program is told where it is.
+    if (link.phase == Phase::Holding) stop(link);
+    answer(link, wait->request, Request::kAbsent);
+  } else if (const auto* out = wire::as<wire::SwapOut>(header)) {
+    take_order(link, {out->order, out->bytes, true});
+  } else if (const auto* in = wire::as<wire::SwapIn>(header)) {
+    take_order(link, {in->order, in->bytes, false});
+  } else if (const auto* arena = wire::as<wire::Arena>(header)) {
+    take(link, *arena, descriptor);
+  } else if (const auto* need = wire::as<wire::ArenaNeed>(header)) {
+    swap_arena_need(link.gate, need->bytes, arena_returned);
+  } else if (const auto* refused = wire::as<wire::MemoryRefused>(header)) {
+    answer(link, refused->request, Request::kRefused);
+  }
+}
+
+}  // namespace
+
+bool pump(Link& link) {
+  alignas(8) char buffer[wire::kMaxMessage];
+  for (;;) {
+    int descriptor = -1;
+    const int length = wire::receive(link.socket, buffer, false, &descriptor);
+    if (length == -EAGAIN) return true;
+    if (length <= 0) return false;
+    take_any(link, wire::look_at(buffer, static_cast<size_t>(length)), &descriptor);
+    if (descriptor >= 0) close(descriptor);
+  }
+}
+
+namespace {
+
+// --- while a grant is held ---------------------------------------------------------------------
+
+// Running free: whether calls still pass. When none do, streams are looked at.
+bool moves_freely(Link& link, uint64_t now) {
+  const uint64_t passes = all_passes();
+  if (passes != link.passes_seen) {
+    link.passes_seen = passes;
+    link.passes_changed_at = now;
+    link.looking = false;
+    return true;
+  }
+  if (now - link.passes_changed_at < kFreeLook) return true;
+  if (!link.looking) assume_all_busy(link.gate);
+  link.looking = true;
+  return false;
+}
+
+// Brings the meter up to date; whether there is a reason to give the grant back.
+bool look(Link& link) {
+  const uint64_t now = now_ns();
+  bool in_flight = true;
+  Done done;
+  if (!link.running_free || !moves_freely(link, now)) {
+    in_flight =
+        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &done);
+  }
+  Lock lock(link.mutex);
+  if (!in_flight && link.busy) stop_meter(link, seen(done, now), done.elapsed, kTailSpacing);
+  publish(link, now);
+  link.ahead = Ahead::of(link.budget, link.meter.used(now));
+  if (link.dropped) return true;
+  if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
+  if (link.busy) return false;
+  // Somebody may have noted a moment after `now`.
+  const uint64_t since = link.meter.idle_since();
+  const uint64_t used = link.meter.used(now);
+  // Who was just granted needs a moment to wake up.
+  if (used == 0) return now >= since + kFirstGrace;
+  if (now < since + link.grace.lasts(used, link.meter.gaps())) return false;
+  link.grace.over(since);
+  return true;
+}
+
+// How long to sleep when no message comes.
+int64_t patience_of(Link& link) {
+  Lock lock(link.mutex);
+  if (link.phase != Phase::Holding) return kSecond;
+  if (link.running_free) return kFreeLook;
+  if (link.budget == 0) return kLook;
+  const uint64_t used = link.meter.used(now_ns());
+  const uint64_t left = used < link.budget ? link.budget - used : 0;
+  return static_cast<int64_t>(left < kLook ? left : kLook);
+}
+
+// A scheduler that is stopped, or stuck, answers nobody, and keeps the socket open.
+bool is_hung(Link& link) {
+  const wire::Page* page = link.page.load();
+  const uint64_t alive = page != nullptr ? page->scheduler.alive.load() : 0;
+  const uint64_t now = now_ns();
+  if (alive == link.alive && alive != 0) return now - link.alive_at > kHung;
+  link.alive = alive;
+  link.alive_at = now;
+  return false;
+}
+
+void serve_connection(Link& link) {
+  for (;;) {
+    const int64_t patience = patience_of(link);
+    pollfd poll{link.socket, POLLIN, 0};
+    const timespec time{patience / static_cast<int64_t>(kSecond),
+                        patience % static_cast<int64_t>(kSecond)};
+    ppoll(&poll, 1, &time, nullptr);
+    if (poll.revents != 0 && !pump(link)) return;
+    run_orders(link);
+    if (link.lost || is_hung(link)) return;
+    if (link.phase == Phase::Holding && !stopped_looking() && look(link)) stop(link);
+  }
+}
+
+// The scheduler is gone: everybody who waits for it gets an answer, and the program runs on by
+// itself, or waits, as it was told.
+void lose(Link& link) {
+  Lock lock(link.mutex);
+  log("the scheduler is gone");
+  close(link.socket);
+  link.socket = -1;
+  link.page = nullptr;
+  link.lost_at = now_ns();
+  link.phase = Phase::Unmanaged;
+  link.busy = false;
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kWaits) continue;
+    request.answer = Request::kGiven;
+    futex_wake(request.answer, kEveryone);
+  }
+  link.lost = false;
+  link.order_count = 0;
+  open_gate(link, kClosed);
+}
+
+// Alone the program runs on when it was told to, as soon as all it has is on the GPU.
+void run_alone(Link& link) {
+  if (link.phase != Phase::Unmanaged || link.gate.state.load() != kClosed) return;
+  if (link.when_lost != wire::WhenLost::Run || now_ns() < link.alone_at) return;
+  if (link.absent.load() > 0) {  // something may move, and nothing that is in use does
+    close_gate(link.gate);
+    drain(link);
+  }
+  // Two of which neither had all when the scheduler went wait for each other's room until one gives
+  // all of it: who, is a toss of a coin. Not before the next scheduler has had time to come.
+  const bool tossed = ((now_ns() >> 10 ^ static_cast<uint64_t>(getpid())) & 1) != 0;
+  if (!bring_all_back(link, tossed && link.alone_wait >= kGivesWayFrom)) {
+    // Not all at the same time, and not too often: moving takes from those who run.
+    const uint64_t wait =
+        link.alone_wait < kMostPatientLook ? link.alone_wait + kSecond : kMostPatientLook;
+    link.alone_wait = wait;
+    link.alone_at = now_ns() + wait / 2 + now_ns() % (wait / 2);
+    return;
+  }
+  link.alone_wait = 0;
+  Lock lock(link.mutex);
+  link.running_free = true;
+  open_gate(link, kFree);
+}
+
+// Host memory of the scheduler before this one is still there, and all of it is kept until this one
+// says how much is enough. With the link's mutex held.
+void tell_of_arena(Link& link) {
+  if (link.arena == 0) return;
+  swap_arena_need(link.gate, ~uint64_t{0}, nullptr);
+  auto message = wire::make<wire::ArenaKept>();
+  message.bytes = link.arena;
+  tell(link, message.header);
+}
+
+// Before it says hello again nothing of it may be on the GPU.
+bool come_back(Link& link, int socket) {
+  const uint32_t before = link.gate.state.load();
+  if (link.made) {
+    close_gate(link.gate);
+    drain(link);
+  }
+  Lock lock(link.mutex);
+  auto hello = hello_of(link);
+  if (wire::send(socket, &hello.header, true) == 0 && take_welcome(link, socket)) {
+    link.socket = socket;
+    ++link.connection;
+    link.phase = Phase::Idle;
+    link.grant = link.drop = 0;
+    link.turned_pinned = false;
+    link.meter.begin(now_ns());
+    link.total_used = 0;
+    link.alone_at = link.alone_wait = 0;
+    tell_of_arena(link);
+    open_gate(link, kClosed);
+    return true;
+  }
+  link.running_free = before == kFree;
+  open_gate(link, before);
+  return false;
+}
+
+}  // namespace
+
+bool connect_link(Link& link) {
+  const int socket = connect_to_scheduler();
+  if (socket < 0) {
+    link.look_again = kLookForScheduler;
+    return false;
+  }
+  if (come_back(link, socket)) {
+    link.look_again = kLookForScheduler;
+    return true;
+  }
+  close(socket);
+  // Saying hello costs the program a moment: not too often when nobody answers.
+  link.look_again =
+      link.look_again < kMostPatientLook ? 2 * link.look_again + kSecond : kMostPatientLook;
+  return false;
+}
+
+void* serve_link(void* argument) {
+  Link& link = *static_cast<Link*>(argument);
+  prctl(PR_SET_TIMERSLACK, 1000);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode);
+  for (;;) {
+    if (link.socket >= 0) {
+      serve_connection(link);
+      lose(link);
+    }
+    run_alone(link);
+    sleep_ns(link.look_again != 0 ? link.look_again : kLookForScheduler);
+    connect_link(link);
+  }
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,43 @@
+#include "interposer/memory/movable.h"
+
+namespace nvshare::interposer {
+Home home_of_memory() {
+  Gate* gate = gate_of_current_device();
+  if (gate == nullptr) return {};
+  const wire::Backend backend = memory_backend(*gate);
+  const bool possible = backend == wire::Backend::Swap ||
+                        (backend == wire::Backend::Managed && managed_is_possible(*gate));
+  return {gate, possible ? backend : wire::Backend::Native};
+}
+
+bool can_be_swappable(Gate& gate, uint64_t bytes) {
+  const uint64_t most = memory_of_device(gate);
+  const uint64_t asked = swap_resident(gate) + swap_absent(gate) + bytes;
+  // Of what is too much as it is counted the scheduler says so.
+  if (asked > most || swap_in_pages(gate, bytes) <= most) return true;
+  warn_once(
+      "a program would have more than the GPU in whole pages of 2 MiB, which its allocations take: "
+      "it is refused more memory");
+  return false;
+}
+
+CUresult movable_allocate(const Home& home, uint64_t bytes, CUdeviceptr* address) {
+  Gate& gate = *home.gate;
+  const bool swaps = home.backend == wire::Backend::Swap;
+  if (swaps && bytes < kMostBytes && !can_be_swappable(gate, bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return allocate_movable(gate, bytes, [&](bool room) {
+    if (swaps) return swap_allocate(gate, bytes, room, address);
+    return managed_allocate(gate, {bytes, room, true, CU_MEM_ATTACH_GLOBAL}, address);
+  });
+}
+
+CUresult movable_allocate_managed(const Home& home, uint64_t bytes, unsigned flags,
+                                  CUdeviceptr* address) {
+  return allocate_movable(*home.gate, bytes, [&](bool room) {
+    return managed_allocate(*home.gate, {bytes, room, false, flags}, address);
+  });
+}
+
+}  // namespace nvshare::interposer

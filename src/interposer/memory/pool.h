@@ -1,0 +1,11 @@
+#pragma once
+
+#include "interposer/catch/driver.h"
+#include "interposer/gate/gate.h"
+
+namespace nvshare::interposer {
+
+// Where memory of the pool counts; null when it is not on a device.
+Gate* gate_of_pool(CUmemoryPool pool);
+
+}  // namespace nvshare::interposer

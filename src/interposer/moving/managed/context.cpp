@@ -1,0 +1,91 @@
+#include "interposer/moving/managed/state.h"
+
+// Contexts in which there is unified memory, and what of it goes with them.
+namespace nvshare::interposer {
+namespace managed {
+namespace {
+
+// With the space's mutex held.
+Lane* find_lane(Space& space, CUcontext context) {
+  for (Lane& lane : space.lanes) {
+    if (lane.context == context) return &lane;
+  }
+  return nullptr;
+}
+
+Lane* known_lane(Space& space, CUcontext context) {
+  if (context == nullptr) return nullptr;
+  const Lock lock(space.mutex);
+  return find_lane(space, context);
+}
+
+// Takes those of the lane out of the books, but for what is being freed.
+void forget_lane(Space& space, const Lane& lane, SwapFreed& freed) {
+  Allocation* list = nullptr;
+  space.allocations.for_each([&](Allocation& one) {
+    if (one.lane != &lane) return;
+    one.next = list;
+    list = &one;
+  });
+  while (list != nullptr) {
+    Allocation* next = list->next;
+    freed.bytes += list->bytes;
+    freed.resident += resident_bytes(*list);
+    space.allocations.remove(list);
+    remove(space, *list);
+    give_record(space, list);
+    list = next;
+  }
+}
+
+}  // namespace
+
+Lane* lane_of(Space& space, CUcontext context) {
+  const Lock lock(space.mutex);
+  if (Lane* known = find_lane(space, context)) return known;
+  Lane* made = find_lane(space, nullptr);
+  if (made != nullptr) made->context = context;
+  return made;
+}
+
+CUstream stream_of(Space& space, Lane& lane) {
+  const Lock making(space.making);
+  if (lane.stream == nullptr &&
+      real<FunctionId::cuStreamCreate>(&lane.stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+    lane.stream = nullptr;
+  }
+  return lane.stream;
+}
+
+}  // namespace managed
+
+void managed_context_leaving(CUcontext context, bool leaving) {
+  const KeepErrno keep;
+  managed::g_spaces.visit([&](managed::Space& space) {
+    managed::Lane* lane = managed::known_lane(space, context);
+    if (lane == nullptr) return false;
+    const Lock moving(space.moves);
+    const Lock lock(space.mutex);
+    lane->leaving = leaving;
+    return true;
+  });
+}
+
+SwapFreed managed_context_gone(CUcontext context) {
+  const KeepErrno keep;
+  SwapFreed freed;
+  managed::g_spaces.visit([&](managed::Space& space) {
+    managed::Lane* lane = managed::known_lane(space, context);
+    if (lane == nullptr) return false;
+    freed.ours = true;
+    freed.gate = space.gate;
+    const Lock moving(space.moves);
+    const Lock lock(space.mutex);
+    managed::forget_lane(space, *lane, freed);
+    *lane = managed::Lane{};
+    return true;
+  });
+  return freed;
+}
+
+}  // namespace nvshare::interposer

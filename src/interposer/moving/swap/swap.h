@@ -1,0 +1,130 @@
+#pragma once
+
+#include "interposer/catch/driver.h"
+#include "interposer/gate/gate.h"
+
+// Memory that can leave the GPU (backend `swap`): every allocation has an address that never
+// changes, over chunks of physical memory that are there or not. Out: copied to the host arena,
+// unmapped, released. In: created, mapped, copied back.
+//
+// Bytes here are those that the program asked for: what limits, the scheduler and people count.
+// What chunks are rounded up to is between us and the driver.
+namespace nvshare::interposer {
+
+// --- for threads of the program; thread-safe, never called with a lock of ours held
+
+// `bytes` in the current context, which is one of the gate's device. They are counted already.
+// With `room` they get physical memory now; without, they are absent until bring_in(): nobody may
+// touch them before.
+CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address);
+
+// What of freed memory was where, to be told to the scheduler.
+struct SwapFreed {
+  bool ours = false;  // otherwise the driver is to be asked
+  // Refused as the driver does it, during a capture or in a context that is broken: nothing is
+  // freed then.
+  CUresult result = CUDA_SUCCESS;
+  Gate* gate = nullptr;
+  uint64_t bytes = 0;
+  uint64_t resident = 0;
+  uint64_t pinned = 0;
+};
+// Frees what begins at `address`. As the driver's cuMemFree it waits for the GPU when the memory is
+// there; memory that is absent is simply forgotten.
+SwapFreed swap_free(CUdeviceptr address);
+
+// The allocation that an address lies in.
+struct SwapRange {
+  bool ours = false;
+  CUdeviceptr base = 0;
+  uint64_t bytes = 0;
+  CUcontext context = nullptr;
+  Gate* gate = nullptr;
+  bool resident = false;  // all of it
+  CUdevice device = -1;
+  uint64_t id = 0;    // never the same for two allocations; 0: the driver's own is as good
+  bool plain = true;  // what the program asked for; otherwise it asked for unified memory
+};
+SwapRange swap_range_of(CUdeviceptr address);
+
+// The program has made a context on the gate's device. What is not in any context can be moved in
+// it.
+void swap_context_made(Gate& gate, CUcontext context);
+// The driver is about to end a context, or (not `leaving`) has refused to: nothing is moved or
+// pinned in it meanwhile. Waits for a move that is going on.
+void swap_context_leaving(CUcontext context, bool leaving);
+// The driver has ended a context, and what was allocated in it goes with it. Called afterwards;
+// one answer for each gate concerned, until one says it is not `ours`.
+SwapFreed swap_context_gone(CUcontext context);
+
+// --- for the link's thread alone, with the gate closed and nothing of the process on the GPU
+
+struct SwapMoved {
+  uint64_t out = 0;
+  uint64_t in = 0;
+  uint64_t copied = 0;
+  uint64_t took = 0;  // nanoseconds
+  uint64_t more = 0;  // set by who is told: so many bytes beside those that were wanted before
+};
+// Told of what has moved since the last time, after every few chunks and before the next are
+// chosen, with no lock held; answers whether to go on. It must not free memory or end a context:
+// those wait for the move.
+using SwapProgress = bool (*)(void* argument, SwapMoved& since_the_last);
+
+// Where the time of the last move went, in nanoseconds: what the thread that moves waited for or
+// did. The rest is ours.
+struct SwapTimes {
+  uint64_t hash = 0;    // fingerprints, of which it waits for each batch
+  uint64_t map = 0;     // physical memory is created, mapped and opened
+  uint64_t unmap = 0;   // and given back
+  uint64_t submit = 0;  // copies are handed to the driver
+  uint64_t copy = 0;    // waiting for their end
+  uint64_t place = 0;   // looking for host memory and waiting for it, with what is told meanwhile
+  uint64_t tell = 0;    // progress
+};
+SwapTimes swap_times(Gate& gate);
+
+// Moves at least `bytes` out, in whole chunks, or all there is. False when something could not be
+// moved (it is as it was then) or the move was stopped.
+bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
+// Moves at most `bytes` in, in whole chunks; all that is missing when that is no more than `bytes`.
+bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
+// How much of what is allocated is on the GPU, and how much is not. What is freed or has been moved
+// is counted here at once, and told (SwapFreed, SwapProgress) a moment later.
+uint64_t swap_resident(Gate& gate);
+uint64_t swap_absent(Gate& gate);
+// Whether anything at all is allocated, there or not. For any thread.
+bool swap_has_any(Gate& gate);
+
+// What the program has takes whole pages of the device (2 MiB): how much that is, wherever it is,
+// with another allocation of so many bytes. Small ones share some, and are taken for what they are.
+uint64_t swap_in_pages(Gate& gate, uint64_t bytes);
+
+// Told how much host memory has been given and cannot be used yet. A lock of the engine is held.
+using SwapTellUntaken = void (*)(Gate& gate, uint64_t bytes);
+// Told of host memory that was given and cannot be used, ever; no lock of the engine is held.
+using SwapTellMissing = void (*)(Gate& gate, uint64_t bytes);
+// Host memory to swap out to. Mapped, touched and pinned by a thread of its own, ahead of need;
+// takes the descriptor.
+void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell,
+                    SwapTellMissing tell_missing);
+
+// Told of host memory that is given back; no lock of the engine is held.
+using SwapTellReturned = void (*)(Gate& gate, uint64_t bytes);
+// So much of the host memory is enough from now on (~0: all of it is needed). What there is beyond,
+// and holds nothing that is away, is given back by a thread of its own, and told.
+void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell);
+
+// --- the rest
+
+// Whether the kernel takes long to end this process: it has pinned host memory.
+bool swap_is_slow_to_end(Gate& gate);
+// At the end of the process: gives the physical memory of all that could move back to the driver,
+// once the GPU is done with it and `begin` agrees. From then on it is only there to be freed.
+// Answers what does not count any more.
+SwapFreed swap_leave(Gate& gate, bool (*begin)(void* argument), void* argument);
+
+// In the child of a fork, which has no driver: forgets everything.
+void swap_reset_after_fork();
+
+}  // namespace nvshare::interposer
