@@ -47,7 +47,7 @@ struct Config {
   QuantumMode quantum_mode = QuantumMode::Auto;
   Duration quantum_fixed = 60s;
   int quantum_multiplier = 5;
-  Duration quantum_min = 2s;
+  Duration quantum_min = 10s;
   Duration quantum_max = 300s;
   Bytes link_per_second = gib(1);  // the seeds' careful guess, until a move has been measured
   Duration ageing = 1s;            // waiting this long is worth one step of priority
@@ -55,8 +55,12 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-// Memory moves in whole chunks of up to this size.
-inline constexpr Bytes kLargestChunk = mib(256);
+// The most that clients can have on a GPU while all fits with some room to spare. From there on
+// host memory is made, because making it takes far longer than moving memory into it.
+constexpr Bytes fits_easily(Bytes safe) {
+  constexpr int kPercent = 90;
+  return Bytes{safe.count / 100 * kPercent};
+}
 
 // More memory than any GPU has; sums over thousands of clients stay far from overflowing.
 inline constexpr Bytes kMostMemory = gib(256 * 1024);

@@ -118,6 +118,12 @@ class Core::Impl {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
   }
+  const Residency* residency_of(ClientId id, const Client*& client) const {
+    const auto it = clients_.find(id);
+    if (it == clients_.end()) return nullptr;
+    client = &it->second;
+    return &gpus_.at(client->gpu).residency();
+  }
   const Config& config() const { return config_; }
 
  private:
@@ -138,6 +144,7 @@ class Core::Impl {
   Result<void> take(const MemoryFound& e, Time now, Decisions& out);
   std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
   Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
+  Result<void> take(const HostMeasured& e, Time now, Decisions& out);
   Result<void> take(const HostMemoryComing& e, Time now, Decisions& out);
   Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
   Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
@@ -153,6 +160,7 @@ class Core::Impl {
   }
   GpuId best_gpu() const;
   void finish(Gpu& gpu, Time now, Decisions& out);
+  void finish_one(Gpu& gpu, Time now, Decisions& out);
   void finish_all(Time now, Decisions& out);
   void forget_wakeup(GpuId id);
 
@@ -160,6 +168,7 @@ class Core::Impl {
   Time now_;
   bool scheduling_ = true;
   std::uint64_t next_client_ = 1;
+  HostPool host_;
   std::map<GpuId, Gpu> gpus_;
   std::unordered_map<TenantId, Tenant> tenants_;
   std::unordered_map<ClientId, Client> clients_;
@@ -175,6 +184,19 @@ void Core::Impl::forget_wakeup(GpuId id) {
 }
 
 void Core::Impl::finish(Gpu& gpu, Time now, Decisions& out) {
+  finish_one(gpu, now, out);
+  // What this GPU does not need of the host's memory is there for the others.
+  if (!host_.most()) return;
+  for (auto& [id, other] : gpus_) {
+    if (&other == &gpu || !other.residency().waits_for_places()) continue;
+    other.host_changed();
+    Decisions own;
+    finish_one(other, now, own);
+    out.insert(out.end(), own.begin(), own.end());
+  }
+}
+
+void Core::Impl::finish_one(Gpu& gpu, Time now, Decisions& out) {
   gpu.finish(now, out);
   forget_wakeup(gpu.id());
   if (const auto next = gpu.next_wakeup()) {
@@ -197,7 +219,7 @@ Result<void> Core::Impl::take(const GpuAdded& e, Time now, Decisions&) {
   if (gpus_.contains(e.gpu)) return Error{fmt::format("gpu {} is there already", e.gpu.value)};
   if (e.total.count <= 0) return Error{fmt::format("gpu {} has no memory", e.gpu.value)};
   if (e.total > kMostMemory) return Error{"a GPU has at most " + to_text(kMostMemory)};
-  gpus_.try_emplace(e.gpu, e.gpu, e.total, config_, now);
+  gpus_.try_emplace(e.gpu, e.gpu, e.total, config_, host_, now);
   Decisions none;
   gpus_.at(e.gpu).switch_scheduling(scheduling_, now, none);
   return {};
@@ -405,7 +427,13 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
   if (limit && used + growth > *limit) {
     return refused(Why::LimitExceeded, growth, *limit - used, *limit - used);
   }
-  if (e.may_wait && !e.pins) return std::nullopt;
+  const bool movable = e.may_wait && !e.pins;
+  if (e.may_wait && !residency.host_fits(client, growth, movable)) {
+    const Bytes leaves = movable && client.leaves_to_host() ? growth : Bytes{};
+    return refused(Why::NoHostMemory, residency.host_need(growth, leaves), residency.host_left(),
+                   residency.host_room(client));
+  }
+  if (movable) return std::nullopt;
   if (!e.may_wait && growth > residency.free()) {
     return refused(Why::NoRoom, growth, residency.free(), residency.free());
   }
@@ -467,13 +495,32 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   const bool possible = e.resident <= most && e.resident >= client->pinned;
   const auto within = [](Bytes left, Bytes told) { return left.count >= 0 && left <= told; };
   const bool left = within(e.out_left, client->told_out) && within(e.in_left, client->told_in);
-  const bool counted = e.kept.count >= 0 && e.missing.count >= 0 && e.spared.count >= 0;
+  const bool counted =
+      e.kept.count >= 0 && e.missing.count >= 0 && e.spared.count >= 0 && e.fresh.count >= 0;
   if (!possible || !left || !counted || e.took.count() < 0) {
     return Error{fmt::format("client {} moved memory it was not told to move", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.memory_moved(*client, e, now, out);
   finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const HostMeasured& e, Time now, Decisions& out) {
+  if (e.most && (e.most->count < 0 || *e.most > kMostMemory)) {
+    return Error{"no such amount of host memory"};
+  }
+  if (e.most == host_.most()) return {};
+  const bool other_rule = e.most.has_value() != host_.most().has_value();
+  host_.set_most(e.most);
+  for (auto& [id, gpu] : gpus_) {
+    gpu.host_changed();
+    if (!other_rule) continue;
+    for (const auto& [client_id, client] : gpu.clients()) {
+      gpu.host_memory(*client, client->host_coming, client->host_ready);
+    }
+  }
+  finish_all(now, out);
   return {};
 }
 
@@ -545,6 +592,9 @@ Snapshot Core::Impl::snapshot() const {
                  .total = gpu.total(),
                  .safe_limit = gpu.residency().safe_limit(),
                  .resident = gpu.residency().resident() + gpu.residency().incoming(),
+                 .shortage = gpu.residency().shortage(),
+                 .host_claim = gpu.residency().host_claim(),
+                 .host_used = gpu.residency().host_used(),
                  .clients = static_cast<int>(gpu.clients().size()),
                  .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
     for (const auto& [tenant, share] : gpu.shares()) {
@@ -588,6 +638,21 @@ std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
 }
 std::optional<Bytes> Core::unpinned(GpuId gpu) const {
   return impl_->unpinned(gpu);
+}
+HostNeed Core::host_need(ClientId id) const {
+  const Client* client = nullptr;
+  const Residency* residency = impl_->residency_of(id, client);
+  return residency == nullptr ? HostNeed{} : residency->host_need_of(*client);
+}
+Bytes Core::host_room(ClientId id) const {
+  const Client* client = nullptr;
+  const Residency* residency = impl_->residency_of(id, client);
+  return residency == nullptr ? Bytes{} : residency->host_room(*client);
+}
+bool Core::host_fits(ClientId id, Bytes growth, bool movable) const {
+  const Client* client = nullptr;
+  const Residency* residency = impl_->residency_of(id, client);
+  return residency != nullptr && residency->host_fits(*client, growth, movable);
 }
 Snapshot Core::snapshot() const {
   return impl_->snapshot();

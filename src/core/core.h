@@ -47,6 +47,11 @@ class Core {
   std::optional<Bytes> safe_limit(GpuId gpu) const;
   // The same less all that can never leave it, with what is promised.
   std::optional<Bytes> unpinned(GpuId gpu) const;
+  // Host memory (residency_host.cpp): what the client is to have of it, how much more that can move
+  // it could have as far as that goes, and whether there is enough for `growth` more.
+  HostNeed host_need(ClientId client) const;
+  Bytes host_room(ClientId client) const;
+  bool host_fits(ClientId client, Bytes growth, bool movable) const;
   const Config& config() const;
 
  private:

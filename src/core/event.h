@@ -120,9 +120,15 @@ struct MemoryMoved {
   Bytes out_left{};  // of all SendOuts that are not over
   Bytes in_left{};   // of all BringIns that are not over
   Bytes spared{};    // of what was moved: it did not have to be copied
+  Bytes fresh{};     // of what came in: it had no place in host memory
+};
+// How much host memory clients of all GPUs can leave to. Before this is said, and where it is
+// unknown (none), each client leaves to what it has itself.
+struct HostMeasured {
+  std::optional<Bytes> most{};
 };
 // Of the host memory that the client's memory may have to leave to, so much is still being made,
-// and so much is ready. More than both together cannot leave.
+// and so much is ready. More than both together cannot leave, unless others can pass some on.
 struct HostMemoryComing {
   ClientId client;
   Bytes bytes{};
@@ -143,6 +149,6 @@ struct Tick {};
 using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
                            TenantRemoved, LimitsChanged, TenantPaused, ClientAdded, ClientGone,
                            WorkRequested, Released, Usage, MemoryChanged, MemoryFound, MemoryMoved,
-                           HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
+                           HostMeasured, HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

@@ -4,11 +4,11 @@
 
 namespace nvshare::core {
 
-Gpu::Gpu(GpuId id, Bytes total, const Config& config, Time now)
+Gpu::Gpu(GpuId id, Bytes total, const Config& config, HostPool& host, Time now)
     : id_(id),
       total_(total),
       config_(config),
-      residency_(config, total),
+      residency_(config, total, host),
       engine_(make_engine(config, now)) {}
 
 void Gpu::add(Client& client, Time now) {

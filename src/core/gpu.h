@@ -20,7 +20,7 @@ namespace nvshare::core {
 // Every call is followed by finish() at the same time.
 class Gpu {
  public:
-  Gpu(GpuId id, Bytes total, const Config& config, Time now);
+  Gpu(GpuId id, Bytes total, const Config& config, HostPool& host, Time now);
 
   GpuId id() const { return id_; }
   Bytes total() const { return total_; }
@@ -43,6 +43,7 @@ class Gpu {
     residency_.host_memory(client, coming, ready);
   }
   void config_changed() { residency_.config_changed(); }
+  void host_changed() { residency_.host_changed(); }
   void overhead_measured(Bytes overhead, std::optional<int> processes) {
     residency_.set_overhead(overhead, processes);
   }

@@ -100,6 +100,11 @@ std::string to_text(const Reason& r) {
     case Why::NoRoom:
       return fmt::format("{} more, and only {} of the GPU is free now", to_text(r.bytes),
                          to_text(r.free));
+    case Why::NoHostMemory:
+      return fmt::format(
+          "{} of host memory would be needed for what does not fit the GPU then, and there can be "
+          "{} (setting arena_limit, and what the machine has)",
+          to_text(r.bytes), to_text(r.free));
     case Why::RoomPromised:
       return fmt::format(
           "{} more that cannot move, and beside what others must be able to bring back {} is left",

@@ -41,6 +41,7 @@ enum class Why {
   LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
   LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
   NoRoom,         // `bytes` asked, `free` free now, and it cannot wait
+  NoHostMemory,   // `bytes` of host memory needed for the shortage then, `free` possible
   RoomPromised,   // `bytes` asked for good, and beside what others were promised `free` is left
   Fits,
   NextInLine,

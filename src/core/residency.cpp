@@ -12,6 +12,11 @@ constexpr int kWorthComingBack = 4;  // times as long as its memory takes to lea
 
 }  // namespace
 
+Residency::Residency(const Config& config, Bytes total, HostPool& host)
+    : config_(config), total_(total), host_(host) {
+  host_.join(*this);
+}
+
 Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
   if (config.quantum_mode == QuantumMode::Fixed) return config.quantum_fixed;
   const double seconds = static_cast<double>(bytes.count) / static_cast<double>(per_second.count);
@@ -46,14 +51,14 @@ void Residency::set_resident(Client& client, Bytes resident) {
   stale_ |= resident != client.resident;
   resident_ += resident - client.resident;
   client.resident = resident;
-  count_rooted(client);
+  recount(client);
 }
 
 void Residency::set_incoming(Client& client, Bytes incoming) {
   stale_ |= incoming != client.incoming;
   incoming_ += incoming - client.incoming;
   client.incoming = incoming;
-  count_rooted(client);
+  recount(client);
 }
 
 void Residency::set_undone(Client& client, Bytes undone) {
@@ -73,7 +78,7 @@ void Residency::unlist(Client& client) {
 void Residency::list(Client& client) {
   unlist(client);
   const bool known = std::exchange(client.known_evictable, false);
-  if (client.leaveable() <= kNothing || client.planned > kNothing) return;
+  if (leaveable(client) <= kNothing || client.planned > kNothing) return;
   if (!client.queued && client.incoming > kNothing) return;  // on its way in: not touched
   if (client.phase == Phase::Overdue || client.phase == Phase::Stopping || client.stalled) return;
   if (client.rests_until) return;
@@ -107,6 +112,8 @@ void Residency::leave(Client& client) {
   set_resident(client, kNothing);
   set_incoming(client, kNothing);
   set_undone(client, kNothing);
+  count(client, {});
+  client.counted = {};
   std::erase(changed_, &client);
   --processes_;
   measured_processes_ = std::min(measured_processes_, processes_);
@@ -163,7 +170,7 @@ void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resid
   set_resident(client, resident);
   trust_again(client);
   set_left(client, client.told_out, client.told_in);
-  count_rooted(client);
+  recount(client);
   const Bytes undone = std::min(client.undone, client.absent());
   set_undone(client, client.incoming > kNothing ? undone : kNothing);
   watch(client, now);
@@ -194,6 +201,8 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
       protect(client, client.demand, now);
     }
   } else if (growth > kNothing) {
+    if (!waits) client.fresh += growth;
+    recount(client);
     out.push_back({WaitForMemory{client.id, client.demand - client.resident},
                    {.why = Why::Grew, .bytes = client.demand - client.resident}});
   }
@@ -273,7 +282,7 @@ void Residency::complete(Client& client, Time now, Decisions& out) {
     client.protected_until = std::min(client.protected_until, *client.protect_cap);
   client.protect_cap.reset();
   client.moved_in = kNothing;
-  count_rooted(client);
+  recount(client);
   client.admitted = false;
   set_undone(client, kNothing);
   list(client);
@@ -287,7 +296,8 @@ void Residency::update(Client& client, Time now, Decisions& out) {
   if (stopped && client.planned > kNothing) {
     leaving_ -= client.planned;
     // It may have less to leave to than when it was told to stop.
-    const Bytes bytes = std::min(std::exchange(client.planned, kNothing), client.leaveable());
+    const Bytes bytes = std::min(std::exchange(client.planned, kNothing), leaveable(client));
+    recount(client);
     // Who it was to make room for may have left meanwhile.
     const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
     if (bytes > kNothing && (!queue_.empty() || over > kNothing)) {
@@ -300,6 +310,7 @@ void Residency::update(Client& client, Time now, Decisions& out) {
 void Residency::give_up_on(Client& client) {
   leaving_ -= client.planned;
   client.planned = kNothing;
+  recount(client);
   unlist(client);
   client.known_evictable = false;
   stale_ = true;
@@ -326,6 +337,7 @@ void Residency::withdraw(Client& client, Time now, Decisions& out) {
   pinned_ -= bytes;
   client.demand -= bytes;
   client.share->allocated -= bytes;
+  recount(client);
   stale_ = true;
   if (client.complete()) return complete(client, now, out);
   if (!client.wants_work) dequeue(client);
@@ -345,18 +357,24 @@ void Residency::admit(Client& client, Time protect_until, Why why, Time now, Dec
 // In the order in which they will be needed last. `head` is not among them.
 Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) const {
   Victims found;
+  Bytes places = host_places();
+  const auto add = [&](Client* client) {
+    const Bytes gives = leaveable(*client);
+    const Bytes at_once = client->leaves_to_host() ? std::min(gives, places) : gives;
+    if (client->leaves_to_host()) places -= at_once;
+    found.clients.push_back(client);
+    found.enough += gives;
+    found.now += at_once;
+  };
   for (auto it = queued_resident_.rbegin(); it != queued_resident_.rend(); ++it) {
     if (found.enough >= deficit) return found;
     Client* client = std::get<2>(*it);
-    if (client == head) continue;
-    found.clients.push_back(client);
-    found.enough += client->leaveable();
+    if (client != head) add(client);
   }
   for (const auto& [at, seq, client] : evictable_) {
     if (found.enough >= deficit) return found;
     if (client == head) continue;
-    found.clients.push_back(client);
-    found.enough += client->leaveable();
+    add(client);
     found.due = std::max(found.due, at);
   }
   return found;
@@ -365,8 +383,10 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
 void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
                      std::vector<Client*>& stop) {
   for (Client* client : victims.clients) {
-    const Bytes bytes = std::min(client->leaveable(), deficit);
-    if (bytes <= kNothing) break;
+    if (deficit <= kNothing) break;
+    Bytes bytes = std::min(leaveable(*client), deficit);
+    if (client->leaves_to_host()) bytes = std::min(bytes, host_places());
+    if (bytes <= kNothing) continue;
     deficit -= bytes;
     unlist(*client);
     // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
@@ -380,6 +400,7 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     }
     client->planned = bytes;
     leaving_ += bytes;
+    recount(*client);
     stop.push_back(client);
   }
 }
@@ -423,7 +444,8 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       if (client.outgoing > kNothing || client.rests_until || !can_ever_fit(client)) continue;
       if (need > free()) {
         const bool moves = head.incoming > kNothing || head.rests_until;
-        const Bytes ahead = moves ? kNothing : std::min(head.moved_in, head.leaveable());
+        const Bytes could = std::min({head.moved_in, leaveable(head), host_places()});
+        const Bytes ahead = moves ? kNothing : could;
         if (need > free() + ahead) continue;
         unlist(head);
         send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, now, out);
@@ -437,7 +459,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
   const Bytes absent = head.absent();
   const Bytes ahead = std::min(absent, free() - given_back_for_now(now));
   // Less than a chunk does not move unless it is all that is missing.
-  const bool moves = ahead > kNothing && (ahead == absent || ahead >= kLargestChunk);
+  const bool moves = ahead > kNothing && (ahead == absent || ahead >= chunk());
   if (moves && head.outgoing == kNothing && !head.rests_until) {
     unlist(head);
     bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, now, out);
@@ -454,11 +476,13 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   stale_ = false;
   rotation_at_.reset();
   waits_for_host_ = false;
+  waits_for_places_ = false;
   relieve_pressure(now, out, stop);
   for (auto it = queue_.begin(); it != queue_.end();) {
     Client& head = *std::get<2>(*it++);
     if (head.awaits > kNothing && head.demand > room_for(head)) withdraw(head, now, out);
     if (!head.queued) continue;
+    waits_for_places_ |= !can_fit(head);
     if (!can_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
     if (head.outgoing > kNothing) break;               // still being moved out
     const Bytes need = head.need();
@@ -476,7 +500,10 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
       } else if (victims.due <= now) {
         rotation_at_ = wait_for_host(head, victims, deficit, now);
         waits_for_host_ = rotation_at_.has_value();
+        // Where host memory is full chunks leave and come in lockstep: what comes in for the first
+        // one gives its place to the next that leaves.
         if (!rotation_at_) take(victims, deficit, Why::Rotation, now, out, stop);
+        waits_for_places_ |= victims.now < deficit;
       } else {
         rotation_at_ = victims.due;
       }
@@ -504,7 +531,7 @@ Reason Residency::explain(const Client& client, Time now) const {
             .free = std::max(kNothing, safe_limit() - stuck_beside(client))};
   }
   if (!can_fit(client)) {
-    const Bytes most = safe_limit() - stuck_beside(client) - (rooted_ - client.rooted);
+    const Bytes most = safe_limit() - stuck_beside(client) - rooted_beside(client);
     return {
         .why = Why::OthersCannotLeave, .bytes = client.demand, .free = std::max(kNothing, most)};
   }

@@ -10,6 +10,8 @@
 
 #include "core/config.h"
 #include "core/decision.h"
+#include "core/host_pool.h"
+#include "core/snapshot.h"
 #include "core/state.h"
 
 namespace nvshare::core {
@@ -29,7 +31,10 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config);
 // move; and, once, at most kHostPatience while the host memory that they move to is being made.
 class Residency {
  public:
-  Residency(const Config& config, Bytes total) : config_(config), total_(total) {}
+  Residency(const Config& config, Bytes total, HostPool& host);
+  ~Residency() { host_.leave(*this); }
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
 
   Bytes safe_limit() const;
   Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_; }
@@ -66,6 +71,28 @@ class Residency {
   void dequeue(Client& client);
   // Called when the client starts or stops wanting the GPU, and when it has stopped running.
   void update(Client& client, Time now, Decisions& out);
+  // --- residency_host.cpp: host memory, as far as anybody has said how much there can be
+  // What clients have beyond what the GPU can hold.
+  Bytes shortage() const;
+  // What of the host's memory clients need here, or use: enough for the shortage, and for chunks to
+  // pass each other.
+  Bytes host_claim() const { return std::max(host_need(Bytes{}, Bytes{}), sums_.host_used); }
+  Bytes host_used() const { return sums_.host_used; }
+  // Whether there is host memory for what would have to leave if the client had `growth` more.
+  bool host_fits(const Client& client, Bytes growth, bool movable) const;
+  // How much more the client could have that can move, as far as host memory goes.
+  Bytes host_room(const Client& client) const;
+  // What host memory would be needed then, and what there can be.
+  Bytes host_need(Bytes more_demand, Bytes more_movable) const;
+  Bytes host_left() const { return host_.left_for(*this); }
+  // What the client should have of it: the places that it uses and is about to, and what is to be
+  // ready ahead of need.
+  HostNeed host_need_of(const Client& client) const;
+  // How much there can be has changed.
+  void host_changed() { stale_ = true; }
+  // Somebody would go on if there were more.
+  bool waits_for_places() const { return waits_for_places_; }
+
   // The client does not stop: do not count on its memory.
   void give_up_on(Client& client);
 
@@ -90,7 +117,8 @@ class Residency {
   using EvictKey = std::tuple<Time, std::uint64_t, Client*>;
   struct Victims {
     std::vector<Client*> clients;
-    Bytes enough;  // what they can give
+    Bytes enough;  // what they can give, one after the other
+    Bytes now;     // of that, what host memory has places for at once
     Time due{};    // when the last of them may be taken
   };
 
@@ -104,9 +132,7 @@ class Residency {
   }
   // Whether others could make room for it; also when what they have no place for will not move.
   bool can_ever_fit(const Client& client) const { return can_fit_beside(client, Bytes{}); }
-  bool can_fit(const Client& client) const {
-    return can_fit_beside(client, rooted_ - client.rooted);
-  }
+  bool can_fit(const Client& client) const { return can_fit_beside(client, rooted_beside(client)); }
   Duration move_time(Bytes bytes) const;
 
   void enter(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now);
@@ -124,7 +150,16 @@ class Residency {
   void measure_link(Bytes moved, Bytes spared, Duration took);
   bool needs_host(const Client& client, Bytes bytes, Time now) const;
   std::optional<Time> wait_for_host(Client& head, const Victims& victims, Bytes deficit, Time now);
-  void count_rooted(Client& client);
+  // How much of a client can be away at once, and what it can therefore be told to send out.
+  Bytes most_away(const Client& client) const;
+  Bytes leaveable(const Client& client) const;
+  void recount(Client& client);
+  void count(const Client& client, const Counted& as);
+  Bytes rooted_beside(const Client& client) const;
+  Bytes host_places() const;
+  Bytes chunk() const;
+  // What an order to send out may move more than it says: whole chunks move.
+  Bytes rounding() const { return chunk() - Bytes{1}; }
   void note_shortfall(Client& client, Time now);
   void forget_shortfall(Client& client);
   void doubt_shortfalls(Time now);
@@ -153,6 +188,7 @@ class Residency {
 
   const Config& config_;
   Bytes total_;
+  HostPool& host_;
   std::optional<Bytes> overhead_;
   int measured_processes_ = 0;  // that were there then
   double link_bytes_ = 0;       // lately copied
@@ -166,7 +202,7 @@ class Residency {
   Bytes undone_;
   Bytes pinned_;       // with what is promised
   Bytes stalled_;      // held by or promised to clients that do not move it
-  Bytes rooted_;       // held by clients that have no place to move it to
+  Counted sums_;       // of all clients
   bool stale_ = true;  // something has changed since the last plan
   std::set<QueueKey> queue_;
   std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
@@ -174,9 +210,10 @@ class Residency {
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
   bool waits_for_host_ = false;  // and for nothing else
-  std::set<EvictKey> moving_;    // by when the move must be done
-  std::set<EvictKey> resting_;   // by when an order may be tried again
-  std::set<EvictKey> short_;     // by when they may be told to send out more than they could
+  bool waits_for_places_ = false;
+  std::set<EvictKey> moving_;   // by when the move must be done
+  std::set<EvictKey> resting_;  // by when an order may be tried again
+  std::set<EvictKey> short_;    // by when they may be told to send out more than they could
   std::vector<Client*> changed_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/chunk.h"
 #include "core/residency.h"
 
 namespace nvshare::core {
@@ -20,30 +21,118 @@ constexpr Duration kLongestShortfall = 5min;
 
 }  // namespace
 
+// --- the pool ----------------------------------------------------------------------------------
+
+Bytes HostPool::left_for(const Residency& gpu) const {
+  if (!most_) return kMostMemory;
+  Bytes left = *most_;
+  for (const Residency* other : gpus_) {
+    if (other != &gpu) left -= other->host_claim();
+  }
+  return left;
+}
+
+Bytes Residency::chunk() const {
+  return Bytes{static_cast<std::int64_t>(largest_chunk(static_cast<std::uint64_t>(total_.count)))};
+}
+
+Bytes Residency::shortage() const {
+  return std::max(kNothing, sums_.demand - safe_limit());
+}
+
+// Two chunks more than the shortage: one leaves while another one comes in, and an order may move a
+// chunk more than it says. With less, two clients could wait for each other's places for ever.
+Bytes Residency::host_need(Bytes more_demand, Bytes more_movable) const {
+  const Bytes over = sums_.demand + more_demand - safe_limit();
+  if (over <= kNothing) return kNothing;
+  return std::min(sums_.host_movable + more_movable, over + chunk() * 2);
+}
+
+bool Residency::host_fits(const Client& client, Bytes growth, bool movable) const {
+  if (!host_.most()) return true;
+  const Bytes leaves = movable && client.leaves_to_host() ? growth : kNothing;
+  return host_need(growth, leaves) <= host_left();
+}
+
+Bytes Residency::host_room(const Client& client) const {
+  if (!host_.most()) return kMostMemory;
+  const Bytes left = host_left();
+  const Bytes fits = safe_limit() - sums_.demand;
+  if (!client.leaves_to_host() && sums_.host_movable <= left) return kMostMemory;
+  const Bytes all_leave = client.leaves_to_host() ? left - sums_.host_movable : kNothing;
+  return std::max({kNothing, fits, fits + left - chunk() * 2, all_leave});
+}
+
+HostNeed Residency::host_need_of(const Client& client) const {
+  if (!client.leaves_to_host()) return {};
+  HostNeed need{.now = client.counted.host_used};
+  const bool alone = processes_ < 2 || sums_.demand <= fits_easily(safe_limit());
+  need.ahead = alone ? kNothing : std::min(client.counted.host_movable, shortage() + chunk());
+  need.ahead = std::max(need.now, need.ahead);
+  return need;
+}
+
+// Places that an order to send out can count on, beside what it may move too much. An order of one
+// byte moves one chunk.
+Bytes Residency::host_places() const {
+  if (!host_.most()) return kMostMemory;
+  return std::max(kNothing, host_left() - sums_.host_used - rounding());
+}
+
 // --- what can leave ----------------------------------------------------------------------------
 
 // What has come back and was not touched yet still has its place.
-Bytes Client::most_away() const {
+Bytes Residency::most_away(const Client& client) const {
   Bytes most = kMostMemory;
-  if (host_ready) most = std::max(*host_ready + host_coming, absent() + incoming + moved_in);
-  if (!shortfall || !shortfall->until) return most;
-  const Bytes more = host_ready.value_or(kNothing) - shortfall->host_ready;
-  return std::min(most, shortfall->away + std::max(kNothing, more));
+  if (client.leaves_to_host() && !host_.most()) {
+    most = std::max(*client.host_ready + client.host_coming,
+                    client.absent() + client.incoming + client.moved_in);
+  }
+  if (!client.shortfall || !client.shortfall->until) return most;
+  const Bytes more = client.host_ready.value_or(kNothing) - client.shortfall->host_ready;
+  return std::min(most, client.shortfall->away + std::max(kNothing, more));
 }
 
-Bytes Client::leaveable() const {
-  return std::max(kNothing, std::min(movable(), most_away() - absent() - outgoing));
+Bytes Residency::leaveable(const Client& client) const {
+  const Bytes could = most_away(client) - client.absent() - client.outgoing;
+  return std::max(kNothing, std::min(client.movable(), could));
 }
 
-// What a client holds and has no place for will not move for anybody. (What does not move at all
-// is counted as that.)
-void Residency::count_rooted(Client& client) {
-  const Bytes stays = client.demand - client.awaits - client.most_away();
+void Residency::count(const Client& client, const Counted& as) {
+  sums_.demand += as.demand - client.counted.demand;
+  sums_.rooted += as.rooted - client.counted.rooted;
+  sums_.host_used += as.host_used - client.counted.host_used;
+  sums_.host_movable += as.host_movable - client.counted.host_movable;
+}
+
+// Brings the client's part of the sums up to date, after anything about its memory has changed.
+void Residency::recount(Client& client) {
+  Counted as{.demand = client.demand};
+  // What a client holds and has no place for will not move for anybody. (What does not move at all
+  // is counted as that.)
+  const Bytes stays = client.demand - client.awaits - most_away(client);
   const Bytes holds = std::min(client.resident + client.incoming, stays) - client.pinned;
-  const Bytes rooted = client.stalled ? kNothing : std::max(kNothing, holds);
-  stale_ |= rooted != client.rooted;
-  rooted_ += rooted - client.rooted;
-  client.rooted = rooted;
+  as.rooted = client.stalled ? kNothing : std::max(kNothing, holds);
+  if (client.leaves_to_host()) {
+    as.host_movable = std::max(kNothing, client.demand - client.stuck());
+    client.fresh = std::min(client.fresh, client.absent() + client.incoming);
+    const Bytes leaves = client.outgoing + client.planned;
+    as.host_used = client.absent() + client.incoming - client.fresh + leaves;
+    const Bytes stays_for_now = client.resident - client.pinned - leaves;
+    if (leaves > kNothing) as.host_used += std::clamp(stays_for_now, kNothing, rounding());
+  }
+  stale_ |= as.rooted != client.counted.rooted || as.host_used != client.counted.host_used;
+  count(client, as);
+  client.counted = as;
+}
+
+// What others hold and cannot leave with. When the client has all of its memory on the GPU, the
+// whole of the host's memory is there for the others.
+Bytes Residency::rooted_beside(const Client& client) const {
+  const Bytes known = sums_.rooted - client.counted.rooted;
+  if (!host_.most()) return known;
+  const Bytes others = sums_.host_movable - client.counted.host_movable;
+  return std::max(known, others - host_left());
 }
 
 void Residency::host_memory(Client& client, Bytes coming, std::optional<Bytes> ready) {
@@ -51,7 +140,7 @@ void Residency::host_memory(Client& client, Bytes coming, std::optional<Bytes> r
   client.host_coming = coming;
   client.host_ready = ready;
   client.host_doubted = client.host_doubted && coming > kNothing;
-  count_rooted(client);
+  recount(client);
   list(client);
   stale_ = true;
 }
@@ -68,7 +157,7 @@ void Residency::note_shortfall(Client& client, Time now) {
   const Bytes ready = client.host_ready.value_or(kNothing);
   client.shortfall = Shortfall{client.absent(), ready, lasts, now + lasts};
   short_.emplace(now + lasts, client.seq, &client);
-  count_rooted(client);
+  recount(client);
 }
 
 void Residency::forget_shortfall(Client& client) {
@@ -76,7 +165,7 @@ void Residency::forget_shortfall(Client& client) {
     short_.erase({*client.shortfall->until, client.seq, &client});
   }
   client.shortfall.reset();
-  count_rooted(client);
+  recount(client);
 }
 
 void Residency::doubt_shortfalls(Time now) {
@@ -85,7 +174,7 @@ void Residency::doubt_shortfalls(Time now) {
     short_.erase(short_.begin());
     unlist(client);
     client.shortfall->until.reset();
-    count_rooted(client);
+    recount(client);
     list(client);
     stale_ = true;
   }
@@ -109,7 +198,7 @@ std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victim
   Bytes coming{};
   std::vector<Client*> late;
   for (Client* client : victims.clients) {
-    const Bytes bytes = std::min(client->leaveable(), deficit);
+    const Bytes bytes = std::min(leaveable(*client), deficit);
     deficit -= bytes;
     if (!needs_host(*client, bytes, now)) continue;
     coming += client->host_coming;

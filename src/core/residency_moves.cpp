@@ -31,6 +31,7 @@ void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time no
   client.outgoing += bytes;
   client.told_out += bytes;
   leaving_ += bytes;
+  recount(client);
   stale_ = true;
   watch(client, now);
   out.push_back({SendOut{client.id, bytes}, why});
@@ -84,10 +85,11 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   trust_again(client);
   const Bytes not_out = client.outgoing - out_by;
   const Bytes not_in = std::max(kNothing, client.incoming - in_by);
+  client.fresh -= std::min({client.fresh, in_by, how.fresh});
   set_resident(client, how.resident);
   set_incoming(client, not_in);
   client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
-  count_rooted(client);
+  recount(client);
   client.moved_some |= out_by > kNothing || in_by > kNothing;
   set_left(client, how.out_left, how.in_left);
   // What has been freed meanwhile is neither.
@@ -118,7 +120,7 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   } else {
     if (client.complete()) {  // it has kept what it was to send out
       client.moved_in = kNothing;
-      count_rooted(client);
+      recount(client);
       dequeue(client);
     }
     list(client);
@@ -137,6 +139,7 @@ void Residency::set_left(Client& client, Bytes out, Bytes in) {
   leaving_ -= left_less;
   client.outgoing = outgoing;
   client.planned = planned;
+  recount(client);
   set_incoming(client, std::min({client.incoming, in, client.incoming + client.absent()}));
 }
 
@@ -193,7 +196,7 @@ void Residency::trust_again(Client& client) {
   client.stalled = false;
   stalled_ -= client.stalled_bytes;
   leaving_ += client.outgoing;
-  count_rooted(client);
+  recount(client);
 }
 
 // A client that was told to move memory and does not is not waited for: room is looked for
@@ -208,7 +211,7 @@ void Residency::look_for_stalled(Time now, Decisions& out) {
     set_undone(client, kNothing);
     client.stalled_bytes = client.resident - client.pinned + client.incoming;
     stalled_ += client.stalled_bytes;
-    count_rooted(client);
+    recount(client);
     leaving_ -= client.outgoing;
     stale_ = true;
     out.push_back({Overdue{client.id, config_.end_overdue},

@@ -36,11 +36,20 @@ struct ShareView {
   Duration debt{};  // GPU time used beyond its limit when it last had work, if it is idle
 };
 
+// What a client is to have of the host's memory.
+struct HostNeed {
+  Bytes now{};    // for what is away, and for what it was told to send out
+  Bytes ahead{};  // so that it can make room for others at once; never less than `now`
+};
+
 struct GpuView {
   GpuId id;
   Bytes total{};
   Bytes safe_limit{};
-  Bytes resident{};  // with what is on its way in
+  Bytes resident{};    // with what is on its way in
+  Bytes shortage{};    // allocated beyond the safe limit
+  Bytes host_claim{};  // of the host's memory: needed for that, or used
+  Bytes host_used{};   // of the host's memory: places of what is away, or may leave by an order
   int clients = 0;
   int running = 0;
   int waiting_for_memory = 0;

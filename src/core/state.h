@@ -126,6 +126,14 @@ struct Shortfall {
   std::optional<Time> until;  // more is not tried before; none: that was long enough ago
 };
 
+// What a client adds to the sums of its GPU.
+struct Counted {
+  Bytes demand{};
+  Bytes rooted{};        // on the GPU and not pinned, and with no place to go to
+  Bytes host_used{};     // places in host memory: of what is away, and of what was told to leave
+  Bytes host_movable{};  // what may have to leave to host memory
+};
+
 struct Client {
   ClientId id;
   GpuId gpu;
@@ -141,6 +149,9 @@ struct Client {
   Bytes pinned{};
   Bytes resident{};
   Bytes awaits{};  // of demand: cannot move, and is given when there is room for it
+  // Of what is not on the GPU: was never there, so it has no bytes to keep and needs no place in
+  // host memory. At least so much is known to be of that kind.
+  Bytes fresh{};
   Bytes incoming;
   Bytes outgoing;  // told to send out, not reported yet
   // What is left of the orders that are not over. More than is incoming or outgoing when what was
@@ -177,7 +188,8 @@ struct Client {
   bool host_doubted = false;        // it has been waited for, and did not come
   std::optional<Time> host_until;   // as first in the queue it waits no longer for that of others
   std::optional<Shortfall> shortfall;
-  Bytes rooted{};  // of what is on the GPU and not pinned: has no place to go to
+  // The client's part of the sums of its GPU (Residency::recount).
+  Counted counted;
 
   // Compute.
   Phase phase = Phase::Off;
@@ -207,9 +219,8 @@ struct Client {
   ReadyOrder::value_type ready_key() { return {had, ready_seq, this}; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
-  // How much of it can be away at once, and what it can therefore be told to send out.
-  Bytes most_away() const;
-  Bytes leaveable() const;
+  // Whether what leaves goes to host memory of ours, of which there is only so much.
+  bool leaves_to_host() const { return host_ready.has_value(); }
   // What it lacks and nobody has brought on the way; and what of that an order could bring.
   Bytes need() const { return demand - resident - incoming; }
   Bytes absent() const { return need() - awaits; }

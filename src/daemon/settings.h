@@ -28,7 +28,7 @@ struct Settings {
   int run_priority_max = core::kHighestPriority;
   std::string control_group = "nvshare";
   wire::Backend memory_backend = wire::Backend::Swap;
-  ArenaLimit arena_limit{50, {}};
+  ArenaLimit arena_limit{100, {}};
 
   Settings();
   // Of a tenant that comes without a run.

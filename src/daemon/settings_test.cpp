@@ -129,7 +129,7 @@ TEST(SettingsFile, IsReadAndTheEnvironmentGoesBeforeIt) {
 }
 
 TEST(SettingsFile, TheArenaIsASizeOrAPartOfWhatThereIs) {
-  EXPECT_EQ(load("").settings.arena_limit.of(gib(100)), gib(50));
+  EXPECT_EQ(load("").settings.arena_limit.of(gib(100)), gib(100));
   EXPECT_EQ(load("arena_limit = \"25%\"\n").settings.arena_limit.of(gib(100)), gib(25));
   EXPECT_EQ(load("arena_limit = \"8Gi\"\n").settings.arena_limit.of(gib(100)), gib(8));
   for (const char* wrong : {"0%", "101%", "%", "-1", "much"}) {

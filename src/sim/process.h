@@ -41,6 +41,7 @@ struct Process {
   // Memory.
   Bytes allocated{};
   Bytes resident{};
+  Bytes fresh{};  // of what is not on the GPU: was never there
   Bytes out_left{};
   Bytes in_left{};
 

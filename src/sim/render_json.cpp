@@ -49,7 +49,8 @@ void put_report(Json& json, const Scenario& scenario, const Report& report) {
   for (const GpuReport& gpu : report.gpus) {
     json["gpus"].push_back({{"memory_bytes", gpu.memory.count},
                             {"utilization_percent", gpu.utilization_percent},
-                            {"highest_resident_bytes", gpu.highest_resident.count}});
+                            {"highest_resident_bytes", gpu.highest_resident.count},
+                            {"highest_swapped_bytes", gpu.highest_swapped.count}});
   }
 }
 

@@ -98,7 +98,8 @@ TEST(ToJson, HasEveryFieldExactly) {
                          {"gpus",
                           {{{"memory_bytes", 17179869184},
                             {"utilization_percent", 62.5},
-                            {"highest_resident_bytes", 7516192768}}}}};
+                            {"highest_resident_bytes", 7516192768},
+                            {"highest_swapped_bytes", 0}}}}};
   EXPECT_EQ(json, expected) << json.dump(2);
 }
 

@@ -68,8 +68,9 @@ struct Scenario {
   // Longer or shorter under some policies: where a policy's rounds are not the window's length, the
   // scenario can be watched for one of its rounds.
   std::map<core::ComputePolicy, Duration> lasts_under;
-  Bytes link_per_second = gib(50);  // what moving memory really takes
-  Duration hand_over{};             // from a grant until the process has work on the GPU
+  Bytes link_per_second = gib(50);   // what moving memory really takes
+  Duration hand_over{};              // from a grant until the process has work on the GPU
+  std::optional<Bytes> host_memory;  // for what leaves GPUs; none: as much as is needed
   core::Config config;
   std::vector<GpuSpec> gpus;
   std::vector<ClientSpec> clients;

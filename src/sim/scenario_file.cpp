@@ -106,6 +106,10 @@ Scenario read_scenario(const config::Value& document, const std::string& source,
     config::read_config(*table, scenario.config);
     table->finish();
   }
+  if (auto table = root.table("host")) {
+    scenario.host_memory = table->bytes("memory", Bytes{}, kLargestMemory);
+    table->finish();
+  }
   const bool gpus_are_known = read_gpus(root, scenario);
   std::vector<TableReader> clients = read_clients(root, scenario);
   if (gpus_are_known) check_memory(scenario, clients);

@@ -139,7 +139,8 @@ std::optional<std::string> MemoryCheck::over_limit(const ClientSpec& client,
 // By the core's own rule. Who comes when nothing is left need not be counted.
 Bytes MemoryCheck::usable(const Gpu& gpu, std::int64_t processes) const {
   const std::int64_t each = std::max<std::int64_t>(1, config_.reserve_per_process.count);
-  core::Residency residency(config_, gpu.memory);
+  core::HostPool host;
+  core::Residency residency(config_, gpu.memory, host);
   for (auto left = std::min({processes, gpu.memory.count / each + 1, kMostCounted}); left > 0;
        --left) {
     residency.join();

@@ -25,6 +25,7 @@ void Simulator::set_up() {
       gpus_.emplace_back(scenario_.link_per_second);
     }
   }
+  if (scenario_.host_memory) told_.push_back(core::HostMeasured{scenario_.host_memory});
   for (std::size_t t = 0; t < scenario_.clients.size(); ++t) {
     const ClientSpec& spec = scenario_.clients[t];
     told_.push_back(core::TenantAdded{TenantId{t + 1}, spec.name, spec.limits});
@@ -103,7 +104,10 @@ bool Simulator::finish_piece(SimGpu& gpu, Lane& lane) {
   if (piece->bytes.count > 0) {
     const bool inward = &lane == &gpu.in;
     gpu.set_resident(p, inward ? p.resident + piece->bytes : p.resident - piece->bytes);
-    tell(core::MemoryMoved{p.client, p.resident, piece->took, {}, {}, p.out_left, p.in_left});
+    core::MemoryMoved moved{p.client, p.resident, piece->took, {}, {}, p.out_left, p.in_left};
+    if (inward) moved.fresh = std::min(p.fresh, piece->bytes);
+    p.fresh -= moved.fresh;
+    tell(moved);
   }
   lane.start(now_);
   return true;
@@ -185,6 +189,7 @@ void Simulator::obey(const core::BringIn& d) {
 void Simulator::obey(const core::MemoryAvailable& d) {
   Process& p = process_of(d.client);
   gpu_of(p).set_resident(p, p.allocated);
+  p.fresh = {};
 }
 
 // A scenario whose memory the core refuses is not worth playing to its end.
@@ -242,6 +247,7 @@ Report Simulator::report() {
       GpuReport& seen = report.gpus.emplace_back();
       seen.memory = spec.memory;
       seen.highest_resident = gpus_[i].highest;
+      seen.highest_swapped = gpus_[i].highest_swapped;
       if (report.lasted > Duration::zero()) {
         seen.utilization_percent = 100.0 * static_cast<double>(gpus_[i].model.busy_time().count()) /
                                    static_cast<double>(report.lasted.count());

@@ -39,6 +39,7 @@ struct GpuReport {
   Bytes memory{};
   double utilization_percent = 0;
   Bytes highest_resident{};
+  Bytes highest_swapped{};  // of what was allocated, not on the GPU
 };
 
 struct Report {

@@ -54,13 +54,21 @@ struct SimGpu {
     resident += bytes - p.resident;
     p.resident = bytes;
     highest = std::max(highest, resident);
+    note_swapped();
   }
+  void set_allocated(Process& p, Bytes bytes) {
+    allocated += bytes - p.allocated;
+    p.allocated = bytes;
+  }
+  void note_swapped() { highest_swapped = std::max(highest_swapped, allocated - resident); }
 
   GpuModel model;
   Lane out;
   Lane in;
   Bytes resident{};
   Bytes highest{};
+  Bytes allocated{};
+  Bytes highest_swapped{};
 };
 
 // A scenario being played: the world around the core. Time, and what the core says, are in

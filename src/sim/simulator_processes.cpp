@@ -45,6 +45,8 @@ void Simulator::arrive(Process& p) {
   if (p.spec->gpu) gpu = GpuId{static_cast<std::uint64_t>(*p.spec->gpu)};
   tell(core::ClientAdded{p.client, p.tenant, gpu});
   if (failed_) return;
+  // The pool alone bounds what can leave: here host memory is ready as soon as it is needed.
+  if (scenario_.host_memory) tell(core::HostMemoryComing{p.client, {}, scenario_.host_memory});
   for (std::size_t i = 0; i < p.spec->memory.size(); ++i) {
     if (p.spec->memory[i].at == Duration::zero()) {
       allocate(p, p.spec->memory[i].allocated);
@@ -69,6 +71,7 @@ void Simulator::note_end(Process& p) {
 
 void Simulator::leave(Process& p) {
   note_end(p);
+  gpu_of(p).set_allocated(p, Bytes{});
   gpu_of(p).set_resident(p, Bytes{});
   p.in_left = p.out_left = Bytes{};
   p.present = false;
@@ -101,7 +104,9 @@ void Simulator::allocate(Process& p, Bytes allocated) {
     p.in_left = std::min(p.in_left, allocated - p.resident);
     p.out_left = std::min(p.out_left, p.resident);
   }
-  p.allocated = allocated;
+  // Until the core has made room for it.
+  p.fresh = std::min(p.fresh + std::max(Bytes{}, allocated - p.allocated), allocated - p.resident);
+  gpu_of(p).set_allocated(p, allocated);
   tell(core::MemoryChanged{p.client, allocated, Bytes{}, p.resident});
 }
 

@@ -34,6 +34,21 @@ ChunkWorld::ChunkWorld(Dice dice)
     : dice_(dice), config_(quick_turns(dice_)), core_(config_, Time{}), watch_(config_, Time{}) {
   tell(GpuAdded{GpuId{0}, kGpu});
   for (std::uint64_t c = 2 + dice_.below(4); c > 0; --c) add_client(ClientId{c}, kGpu);
+  if (dice_.one_in(2)) return;
+  // Host memory for the shortage and two chunks, and not a byte more; or some for what is pinned.
+  for (const auto& [id, process] : processes_) tell(HostMemoryComing{id, {}, kNothing});
+  host_ = core_.snapshot().gpus[0].host_claim + (dice_.one_in(2) ? kNothing : gib(2));
+  tell(HostMeasured{host_});
+}
+
+Bytes ChunkWorld::on_the_host() const {
+  Bytes sum{};
+  for (const auto& [id, process] : processes_) {
+    for (const Chunk& chunk : process.chunks) {
+      sum += chunk.written && !chunk.there ? chunk.bytes : kNothing;
+    }
+  }
+  return sum;
 }
 
 void ChunkWorld::add_client(ClientId id, Bytes room) {
@@ -107,7 +122,7 @@ void ChunkWorld::obey(const Drop& d) {
 
 // Also when its growth fits at once.
 void ChunkWorld::obey(const MemoryAvailable& d) {
-  for (Chunk& chunk : processes_[d.client].chunks) chunk.there = true;
+  for (Chunk& chunk : processes_[d.client].chunks) chunk.there = chunk.written = true;
   ++served_[d.client].times;
   served_[d.client].last = now_;
 }
@@ -169,14 +184,20 @@ void ChunkWorld::follow_order(ClientId id) {
   const bool all_in = !order.out && order.bytes >= absent;
   int most = dice_.one_in(4) ? static_cast<int>(dice_.below(4)) : 1000;  // then it fails
   Bytes moved{};
+  Bytes fresh{};
   for (Chunk& chunk : process.chunks) {
     if (chunk.there != order.out || (order.out && moved >= order.bytes)) continue;
     if (!order.out && !all_in && moved + chunk.bytes > order.bytes) continue;
     if (most-- == 0) break;
+    if (!order.out && !chunk.written) fresh += chunk.bytes;
     chunk.there = !order.out;
+    chunk.written = true;
     moved += chunk.bytes;
   }
+  watch_.expect(!host_ || on_the_host() <= *host_, Rule::Books,
+                "more was told to leave than there is host memory for");
   MemoryMoved report{id, resident(process), 1ms};
+  report.fresh = fresh;
   const Bytes undone = std::max(kNothing, order.bytes - moved);
   (order.out ? report.kept : report.missing) = undone;
   told_.push_back(report);

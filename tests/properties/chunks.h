@@ -40,6 +40,7 @@ class ChunkWorld {
   struct Chunk {
     Bytes bytes{};
     bool there = false;
+    bool written = false;  // it was there: it needs a place in host memory when it leaves
   };
   struct Order {
     bool out = false;
@@ -75,6 +76,7 @@ class ChunkWorld {
   std::optional<Time> next_time() const;
   void play_moment();
   static Bytes resident(const Process& process);
+  Bytes on_the_host() const;
   static Bytes allocated(const Process& process);
 
   Dice dice_;
@@ -82,6 +84,7 @@ class ChunkWorld {
   core::Core core_;
   Watch watch_;
   Time now_{};
+  std::optional<Bytes> host_;  // all that there is of it
   std::map<core::ClientId, Process> processes_;
   std::map<core::ClientId, Served> served_;
   int orders_ = 0;

@@ -309,6 +309,7 @@ void Player::move_memory() {
   if (dice_.one_in(16)) piece = some_bytes();
   if (!in && dice_.one_in(3)) piece = std::min(piece + some_bytes(), c.resident - c.pinned);
   MemoryMoved moved{id, in ? c.resident + piece : c.resident - piece, some_time()};
+  if (in && dice_.one_in(2)) moved.fresh = some_bytes();
   if (dice_.one_in(4)) (in ? moved.missing : moved.kept) = dice_.one_in(4) ? some_bytes() : left;
   if (dice_.one_in(8)) moved.resident = c.resident;  // the order is over, and nothing has moved
   tell(with_left(c, moved));
@@ -326,6 +327,12 @@ void Player::change_settings() {
       tell(SchedulingSwitched{dice_.one_in(2)});
       return;
     case 1:
+      if (dice_.one_in(3)) {
+        HostMeasured event;
+        if (!dice_.one_in(3)) event.most = some_bytes();
+        tell(event);
+        return;
+      }
       tell(some_host_memory());
       return;
     default:
@@ -366,6 +373,7 @@ Event Player::nonsense() {
       if (dice_.one_in(2)) return MemoryMoved{client, {wild}, Duration{other}};
       if (dice_.one_in(2)) return MemoryMoved{client, {}, {}, {}, {}, {wild}, {other}};
       if (dice_.one_in(2)) return HostMemoryComing{client, {wild}};
+      if (dice_.one_in(2)) return HostMeasured{Bytes{wild}};
       return MemoryMoved{client, {}, {}, {wild}, {other}};
     case 10: {
       Config config = config_;
@@ -441,10 +449,21 @@ std::string Player::settle() {
     if (tenant.paused) tell(TenantPaused{tenant.id, false});
     tell(LimitsChanged{tenant.id, Limits{}});
   }
-  // There is host memory for everyone.
+  // There is host memory for everyone: as much as each wants, or just what is claimed.
   std::vector<ClientId> there;
   for (const auto& [id, client] : watch_.clients()) there.push_back(id);
-  for (const ClientId id : there) tell(HostMemoryComing{id});
+  const bool just_enough = dice_.one_in(2);
+  tell(HostMeasured{});
+  for (const ClientId id : there) {
+    HostMemoryComing event{id};
+    if (just_enough) event.ready = Bytes{};
+    tell(event);
+  }
+  if (just_enough) {
+    Bytes claimed{};
+    for (const GpuView& gpu : core_.snapshot().gpus) claimed += gpu.host_claim;
+    tell(HostMeasured{claimed});
+  }
   const auto waiting = [&] {
     const auto& c = watch_.clients();
     return std::any_of(c.begin(), c.end(), [](const auto& entry) { return entry.second.waits(); });

@@ -67,9 +67,12 @@ struct EventText {
   std::string operator()(const MemoryMoved& e) const {
     return fmt::format(
         "MemoryMoved client={} resident={} took={}ns kept={} missing={} "
-        "out_left={} in_left={} spared={}",
+        "out_left={} in_left={} spared={} fresh={}",
         e.client.value, e.resident.count, e.took.count(), e.kept.count, e.missing.count,
-        e.out_left.count, e.in_left.count, e.spared.count);
+        e.out_left.count, e.in_left.count, e.spared.count, e.fresh.count);
+  }
+  std::string operator()(const HostMeasured& e) const {
+    return fmt::format("HostMeasured most={}", e.most ? std::to_string(e.most->count) : "any");
   }
   std::string operator()(const HostMemoryComing& e) const {
     return fmt::format("HostMemoryComing client={} bytes={} ready={}", e.client.value,

@@ -3,68 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "daemon/broker/broker.h"
 
 namespace nvshare::daemon {
 namespace {
 
-// Unified memory goes to the host without us.
-Bytes leaves_by_us(const ClientRecord& client) {
-  if (client.backend != wire::Backend::Swap) return {};
-  return std::max(Bytes{}, client.booked - client.awaited - client.pinned);
+constexpr Bytes kSmallCard = gib(16);
+// The least that is worth a message and a file. Larger pieces cost less time each, smaller ones are
+// there sooner.
+constexpr Bytes kSmallestPiece = mib(64);
+
+Bytes round_up(Bytes bytes, Bytes unit) {
+  return Bytes{(bytes.count + unit.count - 1) / unit.count * unit.count};
+}
+
+// Host memory is made ahead of need in multiples of this.
+Bytes arena_unit(const GpuRecord& gpu) {
+  return gpu.total < kSmallCard ? kSmallestPiece : mib(256);
 }
 
 }  // namespace
-
-ArenaGpu Broker::arena_gpu(GpuId id) const {
-  const GpuRecord& record = gpus_.at(id);
-  ArenaGpu gpu;
-  gpu.total = record.total;
-  gpu.safe = core_.safe_limit(id).value_or(record.total);
-  if (record.sinks_to) gpu.safe = std::min(gpu.safe, *record.sinks_to);
-  for (const ClientId client_id : record.clients) {
-    const ClientRecord& client = clients_.at(client_id);
-    gpu.demand += client.booked;
-    gpu.clients.push_back({leaves_by_us(client), client.arena_made});
-  }
-  return gpu;
-}
-
-// What of the host's memory is there for the clients of the GPU: what others need or have cannot be
-// given to them.
-Bytes Broker::arena_left_for(GpuId gpu) const {
-  Bytes left = arena_ == nullptr ? Bytes{} : arena_->most();
-  for (const auto& [id, record] : gpus_) {
-    if (id != gpu) left -= arena_held(arena_gpu(id));
-  }
-  return left;
-}
-
-// What may have to leave must have a place to go to before it is promised.
-std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client, Bytes bytes,
-                                                      bool movable) const {
-  if (movable && client.backend != wire::Backend::Swap) return std::nullopt;
-  const auto& beside = gpus_.at(client.gpu).clients;
-  const auto place = std::distance(beside.begin(), beside.find(client.id));
-  ArenaGpu grown = arena_gpu(client.gpu);
-  grown.grow(static_cast<std::size_t>(place), bytes, movable);
-  if (grown.demand <= grown.safe) return std::nullopt;
-  // What it has been given is its own, and may be more than it needs by now.
-  grown.clients[static_cast<std::size_t>(place)].made = {};
-  const Bytes need = arena_held(grown);
-  const Bytes most = arena_left_for(client.gpu);
-  if (need <= most) return std::nullopt;
-  return Refusal{
-      Bytes{},
-      fmt::format(
-          "{} would be allocated on a GPU that can hold {}: {} of host memory would be "
-          "needed to swap, and there can be {} (setting arena_limit, and what the machine has)",
-          nvshare::to_text(grown.demand), nvshare::to_text(grown.safe), nvshare::to_text(need),
-          nvshare::to_text(std::max(Bytes{}, most)))};
-}
 
 Bytes Broker::arena_used() const {
   Bytes sum{};
@@ -84,42 +45,50 @@ Bytes Broker::arena_brought() const {
   return sum;
 }
 
-// Ahead of need: making a piece takes far longer than moving memory into it. Where there is less
-// than was promised, because the GPU or the host has less than it had then, who can still have all
-// it needs is first, and the others get what is left.
+// What the machine can spare changes with whatever else it does.
+void Broker::measure_host(Time now) {
+  const Bytes most = arena_ == nullptr ? Bytes{} : std::max(Bytes{}, arena_->most());
+  if (std::exchange(host_told_, most) == most) return;
+  rooms_stale_ = true;
+  const auto told = step(core::HostMeasured{most}, now);
+  if (!told) log_.error("host_memory_not_told", {{"reason", told.error().message}});
+}
+
+// Three passes: what is needed now goes first. What is missing then is taken back from clients that
+// have more than they use. What is left is made ahead of need, because making a piece takes far
+// longer than moving memory into it.
 void Broker::fill_arena(Time now) {
-  if (arena_ == nullptr) return;
+  if (arena_ == nullptr || std::exchange(filling_, true)) return;
+  arena_stale_ = false;
+  measure_host(now);
   Bytes left = arena_->most() - arena_used();
-  for (const bool in_part : {false, true}) {
-    for (const auto& [id, record] : gpus_) {
-      const ArenaGpu gpu = arena_gpu(id);
-      for (const ClientId client : record.clients) {
-        left -= fill_arena(clients_.at(client), gpu, left, in_part, now);
+  Bytes lacking{};
+  for (auto& [id, client] : clients_) {
+    const Bytes need = round_up(core_.host_need(id).now, kSmallestPiece);
+    left -= make_arena(client, need, left, true, now);
+    lacking += std::max(Bytes{}, need - client.arena_made);
+  }
+  if (lacking > Bytes{}) {
+    reclaim_arena(lacking, now);
+  } else {
+    for (const bool in_part : {false, true}) {
+      for (auto& [id, client] : clients_) {
+        const Bytes unit = arena_unit(gpus_.at(client.gpu));
+        left -= make_arena(client, round_up(core_.host_need(id).ahead, unit), left, in_part, now);
       }
     }
   }
-  for (const auto& [id, record] : gpus_) {
-    for (const ClientId client_id : record.clients) tell_what_comes(clients_.at(client_id), now);
-  }
+  for (auto& [id, client] : clients_) tell_what_comes(client, now);
+  filling_ = false;
 }
 
-// The GPU is about to hold less. What is too much then needs a place before the core hears of it:
-// it would stop whoever runs and has one, when those who wait have none for what they hold.
-void Broker::prepare_for_less(GpuRecord& gpu, Bytes safe, Time now) {
-  gpu.sinks_to = std::max(Bytes{}, safe);
-  fill_arena(now);
-  gpu.sinks_to.reset();
-}
-
-// What of `left` it is given.
-Bytes Broker::fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part,
-                         Time now) {
-  const Bytes need = arena_need(gpu, leaves_by_us(client));
+// What of `left` the client is given, until it has `need`.
+Bytes Broker::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now) {
   // First it is told to give no more back.
   if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
-  const Bytes unit = arena_unit(gpu.total);
   const Bytes lacks = need - client.arena_made;
-  const Bytes fits = in_part ? std::min(lacks, unit * (left.count / unit.count)) : lacks;
+  const Bytes whole{left.count / kSmallestPiece.count * kSmallestPiece.count};
+  const Bytes fits = in_part ? std::min(lacks, whole) : lacks;
   if (fits.count <= 0 || fits > left) return {};
   const Bytes more = worth_making(client, fits, now);
   if (more.count == 0) return {};
@@ -127,6 +96,31 @@ Bytes Broker::fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, 
   client.arena_made += more;
   arena_->make(client.id, more);
   return more;
+}
+
+// Others need places at once. What a client has beyond its own places are copies of memory that is
+// on the GPU: those only save time when it leaves again.
+void Broker::reclaim_arena(Bytes lacking, Time now) {
+  for (auto& [id, client] : clients_) {  // what was asked for and is on its way
+    if (client.arena_told) lacking -= std::max(Bytes{}, client.arena - *client.arena_told);
+  }
+  std::vector<std::pair<Bytes, ClientRecord*>> spare;
+  for (auto& [id, client] : clients_) {
+    const Bytes has = std::min(client.arena, client.arena_told.value_or(client.arena));
+    const Bytes excess = has - core_.host_need(id).now;
+    if (excess > Bytes{}) spare.emplace_back(excess, &client);
+  }
+  std::stable_sort(spare.begin(), spare.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [excess, client] : spare) {
+    if (lacking <= Bytes{}) return;
+    const Bytes back = std::min(excess, lacking);
+    lacking -= back;
+    const Bytes enough = std::min(client->arena, client->arena_told.value_or(client->arena)) - back;
+    client->arena_returnable = std::max(client->arena_returnable, client->arena - enough);
+    client->arena_idle_since = now;
+    tell_arena_need(*client, enough);
+  }
 }
 
 // Who did not have what it was given (too many files are open) would not have the next either: it
@@ -138,7 +132,7 @@ Bytes Broker::worth_making(ClientRecord& client, Bytes more, Time now) const {
     client.arena_wait = {};
     return more;
   }
-  return std::min(more, arena_unit(gpus_.at(client.gpu).total));
+  return std::min(more, arena_unit(gpus_.at(client.gpu)));
 }
 
 // Until it is ready whoever runs had better run on. A program that was given some needs a moment to
@@ -170,22 +164,19 @@ void Broker::tell_what_comes(ClientRecord& client, Time now) {
 // Host memory that nobody needs any more goes back to the machine; not at once, for what was needed
 // a moment ago may be again.
 void Broker::ask_for_arena(Time now) {
-  for (const auto& [id, record] : gpus_) {
-    const ArenaGpu gpu = arena_gpu(id);
-    for (const ClientId client_id : record.clients) {
-      ClientRecord& client = clients_.at(client_id);
-      const Bytes need = arena_need(gpu, leaves_by_us(client));
-      const Bytes enough = need.count == 0 ? need : need + arena_unit(gpu.total);
-      if (client.arena <= enough) {
-        client.arena_idle_since.reset();
-      } else if (!client.arena_idle_since) {
-        client.arena_idle_since = now;
-      } else if (now - *client.arena_idle_since >= kArenaLingers) {
-        // What it could not give back now it is asked for again.
-        client.arena_idle_since = now;
-        client.arena_returnable = std::max(client.arena_returnable, client.arena - enough);
-        tell_arena_need(client, enough);
-      }
+  for (auto& [id, client] : clients_) {
+    const Bytes unit = arena_unit(gpus_.at(client.gpu));
+    const Bytes need = round_up(core_.host_need(id).ahead, unit);
+    const Bytes enough = need.count == 0 ? need : need + unit;
+    if (client.arena <= enough) {
+      client.arena_idle_since.reset();
+    } else if (!client.arena_idle_since) {
+      client.arena_idle_since = now;
+    } else if (now - *client.arena_idle_since >= kArenaLingers) {
+      // What it could not give back now it is asked for again.
+      client.arena_idle_since = now;
+      client.arena_returnable = std::max(client.arena_returnable, client.arena - enough);
+      tell_arena_need(client, enough);
     }
   }
 }
@@ -268,6 +259,7 @@ void Broker::arena_failed(ClientId id, Bytes bytes, std::string_view why, Time n
   rooms_stale_ = true;
   client->arena_made -= std::min(bytes, client->arena_made);
   client->arena_tried = false;
+  measure_host(now);
   tell_what_comes(*client, now);
 }
 

@@ -84,7 +84,9 @@ std::string printable(const char* field, std::size_t size) {
 }
 
 Broker::Broker(const core::Config& config, Time now, Outbox& outbox, Log& log)
-    : core_(config, now), outbox_(outbox), log_(log) {}
+    : core_(config, now), outbox_(outbox), log_(log) {
+  measure_host(now);  // nothing, until there is an arena
+}
 
 void Broker::note(const ClientRecord& client, std::string_view event,
                   std::initializer_list<Field> fields) {
@@ -150,7 +152,6 @@ void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes safe = gpu.total - possible - core_.config().reserve_per_process * newcomers;
   const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
   if (newcomers > 0 || may_sink) revoke_all(gpu.id, now);
-  if (may_sink) prepare_for_less(gpu, safe, now);
   const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);
   if (taken) return;
   log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
@@ -379,8 +380,6 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   const auto gpu = gpu_for(hello, now);
   if (!gpu) return gpu.error();
   revoke_all(*gpu, now);  // there is less room with one more, and its tenant may have others
-  const Bytes safe = core_.safe_limit(*gpu).value_or(Bytes{});
-  prepare_for_less(gpus_.at(*gpu), safe - core_.config().reserve_per_process, now);
   const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);
@@ -405,10 +404,12 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   if (greet) greet(welcome);
   // From here on it may be told to move what it has: after a scheduler before this one that can be
   // more than there is room for.
+  tell_what_comes(client, now);
   client.beyond = beyond_with(client, client.allocated);
   fit_beyond(client);
   book_rest(client, now);
   show_allocated(tenant, *gpu);
+  fill_arena(now);
   rooms_stale_ = true;  // not in its page yet
   show_rooms();
   if (client.booked != client.to_book()) {
@@ -439,6 +440,7 @@ void Broker::leave(ClientId id, Time now) {
   if (const auto gone = step(core::ClientGone{id}, now); !gone) {
     log_.error("client_not_forgotten", {{"client", id.value}, {"reason", gone.error().message}});
   }
+  fill_arena(now);  // its places are free
   show_allocated(tenant_id, gpu.id);
   update_watch(gpu);
   if (tenant.is.kind == TenantKind::Run && !tenant.open && tenant.clients.empty()) {

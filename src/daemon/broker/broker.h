@@ -10,7 +10,6 @@
 
 #include "base/result.h"
 #include "core/core.h"
-#include "daemon/broker/arena_policy.h"
 #include "daemon/broker/host_arena.h"
 #include "daemon/broker/records.h"
 #include "daemon/broker/trace.h"
@@ -145,10 +144,7 @@ class Broker {
     Bytes allowed{};  // more than it has
     std::string why;
   };
-  std::optional<Refusal> refuse(const ClientRecord& client, std::uint64_t bytes,
-                                bool movable) const;
-  std::optional<Refusal> no_host_memory(const ClientRecord& client, Bytes bytes,
-                                        bool movable) const;
+  std::optional<Refusal> refuse(const ClientRecord& client, std::uint64_t bytes) const;
   bool may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const;
   void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
@@ -184,11 +180,10 @@ class Broker {
   void note_no_room(GpuRecord& gpu, Time now);
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
-  ArenaGpu arena_gpu(GpuId gpu) const;
-  Bytes arena_left_for(GpuId gpu) const;
+  void measure_host(Time now);
   void fill_arena(Time now);
-  void prepare_for_less(GpuRecord& gpu, Bytes safe, Time now);
-  Bytes fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part, Time now);
+  Bytes make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now);
+  void reclaim_arena(Bytes lacking, Time now);
   Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
   void tell_what_comes(ClientRecord& client, Time now);
   void ask_for_arena(Time now);
@@ -259,6 +254,9 @@ class Broker {
   std::map<GpuId, GpuRecord> gpus_;
   std::deque<core::Decision> decisions_;  // made, and not followed yet
   bool following_ = false;
+  std::optional<Bytes> host_told_;  // how much the host can spare, as the core knows
+  bool filling_ = false;            // host memory is being handed out
+  bool arena_stale_ = false;        // something has changed that host memory depends on
   bool rooms_stale_ = true;  // something has changed that the rooms in clients' pages depend on
 };
 

@@ -120,7 +120,7 @@ void Broker::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
 Bytes Broker::room_on(GpuId id) const {
   const GpuRecord& gpu = gpus_.at(id);
   const Bytes safe = core_.safe_limit(id).value_or(gpu.total);
-  Bytes room = gpu.clients.size() > 1 ? fits_easily(safe) : safe;
+  Bytes room = gpu.clients.size() > 1 ? core::fits_easily(safe) : safe;
   for (const ClientId one : gpu.clients) {
     const ClientRecord& client = clients_.at(one);
     room -= client.booked + client.credit_left();

@@ -202,7 +202,7 @@ TEST_F(Lending, WhoIsAloneHasItUntilTheGpuIsFull) {
 TEST_F(Lending, ThereIsNoneWhereItIsFull) {
   const ClientId one = t.join(t.tenant("a"));
   t.join(t.tenant("b"));
-  const Bytes easily = fits_easily(safe());
+  const Bytes easily = core::fits_easily(safe());
   EXPECT_EQ(t.ask_movable(one, easily - mib(10)), Told::Available);
   EXPECT_EQ(take_all(one), mib(10));
   EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Available);

@@ -56,6 +56,7 @@ void Broker::follow(core::Decisions decisions, Time now) {
     apply(next, now);
   }
   following_ = false;
+  if (arena_stale_) fill_arena(now);
   show_rooms();
 }
 

@@ -90,8 +90,8 @@ void Broker::book_change(ClientRecord& client, Time now) {
 // --- more --------------------------------------------------------------------------------------
 
 // What the core does not know of.
-std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::uint64_t bytes,
-                                              bool movable) const {
+std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client,
+                                              std::uint64_t bytes) const {
   // Larger than anything there is; also what would overflow below.
   if (bytes > kMost || client.allocated > core::kMostMemory - to_bytes(bytes)) {
     return Refusal{Bytes{0}, "more than any GPU has"};
@@ -109,7 +109,7 @@ std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, std::u
                        : "what it has from before does not all fit beside what others have"};
   }
   if (auto refusal = over_tenant_limit(client, to_bytes(bytes))) return refusal;
-  return movable ? no_host_memory(client, to_bytes(bytes), true) : std::nullopt;
+  return std::nullopt;
 }
 
 // Once for each limit: a framework that is refused memory tries again, and with less.
@@ -161,10 +161,11 @@ void Broker::answer(const ClientRecord& client, const wire::MemoryRequest& messa
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time now) {
+  measure_host(now);
   book_rest(client, now);
   const bool movable = message.movable != 0 && can_move(client);
   revoke_if_near(client, to_bytes(std::min(message.bytes, kMost)), now);
-  if (const auto refusal = refuse(client, message.bytes, movable)) {
+  if (const auto refusal = refuse(client, message.bytes)) {
     return refuse_memory(client, message, *refusal);
   }
   if (message.bytes == 0) return answer(client, message, true);
@@ -186,7 +187,7 @@ void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
 bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const {
   return message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
          client.waiting.size() < kMostWaiting &&
-         !no_host_memory(client, to_bytes(message.bytes), false);
+         core_.host_fits(client.id, to_bytes(message.bytes), false);
 }
 
 // The answer goes before what else follows from it: an order to bring memory in says nothing to a
@@ -315,6 +316,7 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   const std::uint64_t number = next_order_++;
   const Bytes beyond = out ? Bytes{} : beyond_and_away(*client);
   client->orders.push_back({number, out, bytes, beyond});
+  arena_stale_ = true;
   note(*client, out ? "swap_out" : "swap_in",
        {{"order", number}, {"bytes", bytes.count}, {"reason", core::to_text(why)}});
   const auto send = [&](auto message) {
@@ -357,6 +359,8 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   tenants_.at(client.tenant).moves += moves;
   gpus_.at(client.gpu).moves += moves;
   core::MemoryMoved event{.client = client.id, .resident = booked_resident(client), .took = took};
+  // Chunks of zeros have no place either.
+  event.fresh = std::max(Bytes{}, in - copied);
   event.spared = std::max(out, in) - std::min(copied, std::max(out, in));
   if (ordered) {
     at->left = std::max(Bytes{}, at->left - (at->out ? out : came));
@@ -372,6 +376,7 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
         {"copied", copied.count},
         {"resident", client.resident.count},
         {"allocated", client.allocated.count}});
+  arena_stale_ = true;
   const auto taken = step(event, now);
   if (!taken) return disconnect(client, taken.error().message);
   if (client.booked > client.to_book()) book_change(client, now);
@@ -397,14 +402,11 @@ void Broker::show_rooms() {
 void Broker::show_room(GpuId gpu) {
   const auto unpinned = core_.unpinned(gpu);
   if (!unpinned) return;
-  ArenaRoom host(arena_gpu(gpu), arena_left_for(gpu));
-  std::size_t place = 0;
   for (const ClientId id : gpus_.at(gpu).clients) {
     const ClientRecord& client = clients_.at(id);
     const auto view = core_.view(id);
     Bytes more = *unpinned + view->pinned + view->awaits - client.booked;
-    if (client.backend == wire::Backend::Swap) more = host.of(place, more);
-    ++place;
+    if (client.backend == wire::Backend::Swap) more = std::min(more, core_.host_room(id));
     const Bytes room = std::max(Bytes{1}, client.booked + more);
     client.page->scheduler.room = static_cast<std::uint64_t>(room.count);
   }

@@ -204,7 +204,6 @@ struct GpuRecord {
   // What it must have been when a client found no room where some was expected.
   Bytes overhead_found{};
   Time overhead_found_at{};
-  std::optional<Bytes> sinks_to;  // what it can hold, as the core is about to learn
 };
 
 }  // namespace nvshare::daemon

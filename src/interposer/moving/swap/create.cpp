@@ -75,7 +75,7 @@ bool swap_can_follow(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind
                      unsigned long long flags) {
   const KeepErrno keep;
   // It moves as a whole or not at all.
-  if (bytes == 0 || bytes > kLargestChunk || flags != 0 || !is_plain(kind)) return false;
+  if (bytes == 0 || bytes > kLargestHandle || flags != 0 || !is_plain(kind)) return false;
   Space* space = make_space(gate);
   return space != nullptr && find_granularity(*space, kind.location.id) == CUDA_SUCCESS &&
          bytes % space->granularity == 0;

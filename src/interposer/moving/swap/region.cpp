@@ -4,14 +4,14 @@ namespace nvshare::interposer {
 namespace {
 
 // Equal chunks, in whole granules, but for the last.
-uint64_t chunk_bytes(uint64_t bytes, uint64_t granularity) {
-  const uint64_t count = (bytes + kLargestChunk - 1) / kLargestChunk;
-  return round_up((bytes + count - 1) / count, granularity);
+uint64_t chunk_bytes(const Space& space, uint64_t bytes) {
+  const uint64_t count = (bytes + space.chunk_limit - 1) / space.chunk_limit;
+  return round_up((bytes + count - 1) / count, space.granularity);
 }
 
 // With the mutex held.
 bool add_chunks_to(Region& region) {
-  const uint64_t each = chunk_bytes(region.bytes, region.space->granularity);
+  const uint64_t each = chunk_bytes(*region.space, region.bytes);
   Chunk** place = &region.chunks;
   for (uint64_t at = 0; at < region.bytes; at += each) {
     Chunk* chunk = region.space->chunk_pool.take();
@@ -70,8 +70,11 @@ CUresult find_granularity(Space& space, CUdevice device) {
   const CUresult result = real<FunctionId::cuMemGetAllocationGranularity>(
       &granularity, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (result != CUDA_SUCCESS) return result;
+  size_t total = 0;
+  const bool known = real<FunctionId::cuDeviceTotalMem_v2>(&total, device) == CUDA_SUCCESS;
   const Lock lock(space.mutex);
   space.device = device;
+  space.chunk_limit = largest_chunk(known ? total : ~uint64_t{0});
   space.granularity = granularity;
   return CUDA_SUCCESS;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/chunk.h"
 #include "interposer/catch/current.h"
 #include "interposer/guest/list.h"
 #include "interposer/guest/sys.h"
@@ -35,9 +36,8 @@ enum class Content : uint8_t {
   kCopied,  // what its host copy says
 };
 
-// Smaller chunks cost more time to map than to copy; larger ones hold up what is in line behind
-// them, and the scheduler does not reckon with them.
-inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
+// Physical memory that the program makes itself is one chunk, however small the card.
+inline constexpr uint64_t kLargestHandle = largest_chunk(~uint64_t{0});
 
 constexpr uint64_t round_up(uint64_t value, uint64_t to) {
   return (value + to - 1) / to * to;
@@ -121,6 +121,7 @@ struct Space {
   Gate* gate = nullptr;
   CUdevice device = -1;
   uint64_t granularity = 0;
+  uint64_t chunk_limit = 0;  // known when the granularity is
 
   // Held by whoever moves, and by whoever must know that nothing is moving.
   Mutex moves;
