@@ -12,17 +12,20 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr Bytes kSmallCard = gib(16);
-// The least that is worth a message and a file. Larger pieces cost less time each, smaller ones are
-// there sooner.
-constexpr Bytes kSmallestPiece = mib(64);
 
 Bytes round_up(Bytes bytes, Bytes unit) {
   return Bytes{(bytes.count + unit.count - 1) / unit.count * unit.count};
 }
 
-// Host memory is made ahead of need in multiples of this.
+// What is needed now is made in multiples of this. Larger pieces cost less time each, smaller ones
+// are there sooner, and leave less unused.
+Bytes smallest_piece(const GpuRecord& gpu) {
+  return gpu.total < kSmallCard ? mib(16) : mib(64);
+}
+
+// The same for what is made ahead of need.
 Bytes arena_unit(const GpuRecord& gpu) {
-  return gpu.total < kSmallCard ? kSmallestPiece : mib(256);
+  return smallest_piece(gpu) * 4;
 }
 
 }  // namespace
@@ -47,7 +50,12 @@ Bytes Broker::arena_brought() const {
 
 // What the machine can spare changes with whatever else it does.
 void Broker::measure_host(Time now) {
-  const Bytes most = arena_ == nullptr ? Bytes{} : std::max(Bytes{}, arena_->most());
+  Bytes most = arena_ == nullptr ? Bytes{} : arena_->most();
+  // A client's places come in whole pieces: the rest of its last one is lost to the others.
+  for (const auto& [id, client] : clients_) {
+    if (client.backend == wire::Backend::Swap) most -= smallest_piece(gpus_.at(client.gpu));
+  }
+  most = std::max(Bytes{}, most);
   if (std::exchange(host_told_, most) == most) return;
   rooms_stale_ = true;
   const auto told = step(core::HostMeasured{most}, now);
@@ -64,7 +72,7 @@ void Broker::fill_arena(Time now) {
   Bytes left = arena_->most() - arena_used();
   Bytes lacking{};
   for (auto& [id, client] : clients_) {
-    const Bytes need = round_up(core_.host_need(id).now, kSmallestPiece);
+    const Bytes need = round_up(core_.host_need(id).now, smallest_piece(gpus_.at(client.gpu)));
     left -= make_arena(client, need, left, true, now);
     lacking += std::max(Bytes{}, need - client.arena_made);
   }
@@ -87,7 +95,8 @@ Bytes Broker::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_p
   // First it is told to give no more back.
   if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
   const Bytes lacks = need - client.arena_made;
-  const Bytes whole{left.count / kSmallestPiece.count * kSmallestPiece.count};
+  const Bytes piece = smallest_piece(gpus_.at(client.gpu));
+  const Bytes whole{left.count / piece.count * piece.count};
   const Bytes fits = in_part ? std::min(lacks, whole) : lacks;
   if (fits.count <= 0 || fits > left) return {};
   const Bytes more = worth_making(client, fits, now);
@@ -243,6 +252,8 @@ void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time 
 void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
+  // It is needed: no more goes back for that it is there.
+  if (client->arena_told) tell_arena_need(*client, *client->arena_told + bytes);
   client->arena += bytes;
   client->arena_given.push_back({now, bytes});
   if (client->arena_tried) client->arena_again = now + kArenaNoticed;

@@ -182,6 +182,19 @@ TEST_F(ReturningArena, WhatIsNeededAgainIsMadeAgain) {
   EXPECT_GT(t.arena.asked[two], Bytes{});
 }
 
+// A piece that arrives while others go back is needed. The client would send it back otherwise, and
+// be taken for one that gives back what it was not asked for.
+TEST_F(ReturningArena, APieceThatArrivesRaisesWhatIsEnough) {
+  t.broker.leave(one, t.now);
+  sample_for(kLong);
+  ASSERT_EQ(only<wire::ArenaNeed>(two).bytes, 0u);
+  const ClientId other = t.join(t.tenant("c"));
+  EXPECT_EQ(t.ask_movable(other, gib(10)), Told::Wait);
+  const std::uint64_t need = only<wire::ArenaNeed>(two).bytes;
+  t.broker.arena_ready(two, 42, gib(1), t.now);
+  EXPECT_EQ(only<wire::ArenaNeed>(two).bytes, need + static_cast<std::uint64_t>(gib(1).count));
+}
+
 TEST_F(ReturningArena, NobodyGivesBackWhatHeWasNotAskedFor) {
   returns(one, mib(64));
   EXPECT_TRUE(t.gone(one));

@@ -102,11 +102,11 @@ class Memory:
         known = self.alone(gib)
         return known["start_and_end_s"] + launches * known["launch_s"]
 
-    def together(self, name, sizes, quantum, limit, launches):
+    def together(self, name, sizes, quantum, limit, launches, settings=None):
         """Jobs of these sizes (GiB) together, against one after the other without nvshare."""
         serial = sum(self.alone_seconds(gib, launches) for gib in sizes)
         jobs = {f"job{i}": job(self.bench, "train", gib, launches) for i, gib in enumerate(sizes)}
-        shared = Sharing(self.bench, jobs, fixed(quantum), 1.5 * serial + 60)
+        shared = Sharing(self.bench, jobs, {**fixed(quantum), **(settings or {})}, 1.5 * serial + 60)
         deficit = sum(sizes) * GIB / SCALE - shared.moves.gpu().get("memory_safe", 0)
         entry = {
             "name": name, "sizes_gib": sizes, "quantum_s": quantum / SPEED, "launches": launches,
@@ -142,6 +142,81 @@ class Memory:
         entry["ok"] = (entry["makespan_ok"] and entry["lost_median_ok"] and entry["lost_mean_ok"] and
                        entry["moved_ok"])
         yield entry
+
+    def exchange(self):
+        """Card and arena are full but for a GiB: what leaves takes the place of what comes."""
+        launches = LAUNCHES // 2
+        arena = 20.5
+        entry, shared = self.together("exchange", [79, 79], 5, 2, launches,
+                                      {"NVSHARE_ARENA_LIMIT": f"{int(arena * 1024) // SCALE}Mi"})
+        entry.update(lost_of(switches(shared.texts, self.alone(79)["launch_s"])))
+        link = self.speed_of_link["plain_copy"]
+        entry["arena_gib"] = arena / SCALE
+        entry["arena_free_gib"] = round(arena / SCALE - entry["deficit_gib"], 3)
+        entry["one_way_gib_s"] = round((link["out"] + link["in"]) / 2, 2)
+        if entry.get("lost_median_s"):
+            # Both ways together: the deficit leaves and the deficit comes.
+            entry["rate_gib_s"] = round(2 * entry["deficit_gib"] / entry["lost_median_s"], 2)
+            entry["rate_of_one_way"] = round(entry["rate_gib_s"] / entry["one_way_gib_s"], 3)
+        entry["rate_limit"] = 0.8
+        entry["ok"] = shared.good and entry.get("rate_of_one_way", 0) >= entry["rate_limit"]
+        yield entry
+
+    def shortage(self):
+        """Two trainings of 86 GiB, whose shortage fits into host memory; the scheduler is killed in between."""
+        if not is_installed("torch"):
+            yield {"name": "shortage", "skipped": "torch is not installed"}
+            return
+        program = [sys.executable, str(HERE / "torch_swap.py"), "--ballast", str(max(82 // SCALE, 1))]
+        codes, texts = self.bench.wait(
+            [self.bench.start("reference", program + ["--seconds", str(15 / SPEED)], self.bench.environment())], 120)
+        reference = result_of(texts["reference"])
+        if "steps" not in reference:
+            raise RuntimeError(f"reference has ended with {codes['reference']}: {last_line(texts['reference'])}")
+        environment = self.bench.environment(fixed(4))
+        scheduler = self.start_scheduler(environment)
+        jobs = [self.bench.start(f"train{i}", program + ["--steps", str(reference["steps"])], environment, ())
+                for i in range(2)]
+        safe = {}
+        moves = Moves(time.monotonic())
+
+        def look():
+            moves.look(time.monotonic(), self.bench.status(environment))
+            nonlocal scheduler
+            known = moves.gpu().get("memory_safe", 0)
+            taking_turns = moves.total().get("out", 0) > 20 * GIB / SCALE
+            if "before_gib" not in safe and taking_turns:
+                safe["before_gib"] = round(known / GIB, 3)
+                scheduler.process.kill()
+                scheduler.process.wait()
+                self.bench.forget([scheduler])
+                scheduler = self.start_scheduler(environment)
+                safe["killed_at"] = time.monotonic()
+            elif "killed_at" in safe and "after_gib" not in safe and time.monotonic() - safe["killed_at"] > 8:
+                safe["after_gib"] = round(known / GIB, 3)
+
+        codes, texts = self.bench.wait(jobs, 200, look, LOOK)
+        said = {name: result_of(text) for name, text in texts.items()}
+        arena = self.bench.status(environment).get("scheduler", {})
+        scheduler.process.terminate()
+        entry = {"name": "shortage", "steps": reference["steps"], "codes": codes, "arena": arena,
+                 "before_gib": safe.get("before_gib"), "after_gib": safe.get("after_gib"), "moved": moves.total()}
+        for key in ("losses", "ballast", "digest"):
+            entry[f"{key}_equal"] = all(one.get(key) == reference[key] for one in said.values())
+        if not entry["digest_equal"]:
+            entry["said"] = said
+        same = bool(safe.get("after_gib")) and abs(safe["after_gib"] - safe["before_gib"]) < 0.5
+        entry["ok"] = (all(code == 0 for code in codes.values()) and entry["losses_equal"] and
+                       entry["ballast_equal"] and entry["digest_equal"] and same)
+        yield entry
+
+    def start_scheduler(self, environment):
+        """One that outlives the runs; returns when it answers."""
+        one = self.bench.start("scheduler", [self.bench.program("nvshare-scheduler")], environment)
+        end = time.monotonic() + 10
+        while not self.bench.status(environment) and time.monotonic() < end:
+            time.sleep(0.02)
+        return one
 
     def four(self):
         yield self.together("four", [40, 40, 40, 30], 10, 1.02, LAUNCHES // 2)[0]
@@ -247,6 +322,8 @@ def main(words):
         "link": (40, memory.link),
         "pair": (160, lambda: memory.two("pair", 10, 1.07, LAUNCHES)),
         "pair30": (270, lambda: memory.two("pair30", 30, 1.03, 2 * LAUNCHES)),
+        "exchange": (110, memory.exchange),
+        "shortage": (150, memory.shortage),
         "four": (200, memory.four),
         "inference": (110, memory.inference),
         "torch": (300, memory.torch),

@@ -3,4 +3,4 @@
 # Writes OUT/memory.json. Ends with 1 when a limit is missed.
 set -euo pipefail
 . "$(dirname "$0")/../common/start.sh"
-start memory 590 "link pair pair30 four inference torch overhead" "$@"
+start memory 590 "link pair pair30 exchange shortage four inference torch overhead" "$@"
