@@ -1,0 +1,69 @@
+// Memory of tenants that sleep: it leaves although nobody needs the room, and comes back unasked.
+
+#include <algorithm>
+
+#include "core/residency.h"
+
+namespace nvshare::core {
+namespace {
+
+constexpr Bytes kNothing{0};
+
+}  // namespace
+
+// A client that falls asleep has no claim on its room any more, and waits for none. Without that
+// others would wait until its quantum is over.
+void Residency::sleep_changed(Client& client, Time now) {
+  unlist(client);
+  const bool asleep = client.tenant->sleep.has_value();
+  if (asleep) {
+    end_quantum(client, now);
+    client.protect_cap.reset();
+    client.admitted = false;
+    set_undone(client, kNothing);
+    woken_.erase({client.seq, &client});
+  } else {
+    client.idle_since = now;
+    woken_.emplace(client.seq, &client);
+  }
+  stale_ = true;
+  list(client);
+}
+
+// A client that still has a grant is listed when it has given the grant back.
+void Residency::list_sleeper(Client& client) {
+  if (client.phase != Phase::Off) return;
+  client.evictable = true;
+  sleepers_.emplace(client.seq, &client);
+  stale_ = true;
+}
+
+// Each sleeper is told to send out all that has a place on the host. What has none is ordered when
+// host memory comes, because list() then puts the client here again.
+void Residency::send_sleepers_out(Time now, Decisions& out) {
+  const ClientOrder sleepers = sleepers_;
+  for (const auto& [seq, client] : sleepers) {
+    unlist(*client);
+    const Bytes bytes = client->leaveable();
+    if (bytes > kNothing)
+      send_out(*client, bytes, {.why = Why::PutToSleep, .bytes = bytes}, now, out);
+    list(*client);
+  }
+}
+
+// One try for each client that was woken, when nobody waits for memory and all that it lacks fits:
+// so nothing is taken from anybody. Otherwise its memory comes by the queue, when it has work.
+void Residency::bring_woken_back(Time now, Decisions& out) {
+  if (woken_.empty() || !queue_.empty()) return;
+  const ClientOrder woken = woken_;
+  for (const auto& [seq, client] : woken) {
+    if (client->outgoing > kNothing || client->rests_until || client->stalled) continue;
+    const Bytes absent = client->absent();
+    const bool comes = absent > kNothing && client->incoming == kNothing;
+    if (comes && absent > free() - given_back_for_now(now)) continue;
+    woken_.erase({seq, client});
+    if (comes) admit(*client, Time::max(), Why::Woken, now, out);
+  }
+}
+
+}  // namespace nvshare::core
