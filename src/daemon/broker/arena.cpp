@@ -90,11 +90,17 @@ Bytes Broker::arena_brought() const {
 void Broker::fill_arena(Time now) {
   if (arena_ == nullptr) return;
   Bytes left = arena_->most() - arena_used();
-  for (const bool in_part : {false, true}) {
-    for (const auto& [id, record] : gpus_) {
-      const ArenaGpu gpu = arena_gpu(id);
-      for (const ClientId client : record.clients) {
-        left -= fill_arena(clients_.at(client), gpu, left, in_part, now);
+  // What clients were promised comes before what sleepers could use.
+  for (const bool sleepers : {false, true}) {
+    for (const bool in_part : {false, true}) {
+      for (const auto& [id, record] : gpus_) {
+        const ArenaGpu gpu = arena_gpu(id);
+        for (const ClientId client_id : record.clients) {
+          ClientRecord& client = clients_.at(client_id);
+          const Bytes need =
+              sleepers ? host_need(client, gpu) : arena_need(gpu, leaves_by_us(client));
+          left -= fill_arena(client, gpu, need, left, in_part, now);
+        }
       }
     }
   }
@@ -111,10 +117,15 @@ void Broker::prepare_for_less(GpuRecord& gpu, Bytes safe, Time now) {
   gpu.sinks_to.reset();
 }
 
+// What it should have now: as much as it was promised, or all that it can move while it sleeps.
+Bytes Broker::host_need(const ClientRecord& client, const ArenaGpu& gpu) {
+  const Bytes promised = arena_need(gpu, leaves_by_us(client));
+  return client.asleep ? std::max(promised, sleep_need(gpu, leaves_by_us(client))) : promised;
+}
+
 // What of `left` it is given.
-Bytes Broker::fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part,
-                         Time now) {
-  const Bytes need = arena_need(gpu, leaves_by_us(client));
+Bytes Broker::fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes need, Bytes left,
+                         bool in_part, Time now) {
   // First it is told to give no more back.
   if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
   const Bytes unit = arena_unit(gpu.total);
@@ -174,7 +185,7 @@ void Broker::ask_for_arena(Time now) {
     const ArenaGpu gpu = arena_gpu(id);
     for (const ClientId client_id : record.clients) {
       ClientRecord& client = clients_.at(client_id);
-      const Bytes need = arena_need(gpu, leaves_by_us(client));
+      const Bytes need = host_need(client, gpu);
       const Bytes enough = need.count == 0 ? need : need + arena_unit(gpu.total);
       if (client.arena <= enough) {
         client.arena_idle_since.reset();

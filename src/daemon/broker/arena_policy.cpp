@@ -45,6 +45,12 @@ Bytes arena_need(const ArenaGpu& gpu, Bytes movable) {
   return need_of(gpu, movable, most_needed(gpu, gpu.demand));
 }
 
+Bytes sleep_need(const ArenaGpu& gpu, Bytes movable) {
+  if (movable.count <= 0) return {};
+  const Bytes unit = arena_unit(gpu.total);
+  return round_up(movable, unit) + unit;
+}
+
 Bytes arena_held(const ArenaGpu& gpu) {
   Bytes sum{};
   for (const ArenaClient& client : gpu.clients) {

@@ -39,6 +39,11 @@ Bytes fits_easily(Bytes safe);
 // needs its own.
 Bytes arena_need(const ArenaGpu& gpu, Bytes movable);
 
+// What a client needs that sleeps: a place for all that it can move, also when it is alone, and a
+// unit more because chunks do not fill units. Nobody is promised that, so no allocation is refused
+// for it; where there is less, less leaves.
+Bytes sleep_need(const ArenaGpu& gpu, Bytes movable);
+
 // What all of its clients must have, or have already.
 Bytes arena_held(const ArenaGpu& gpu);
 

@@ -38,6 +38,13 @@ TEST(ArenaPolicy, InWholeUnits) {
   EXPECT_EQ(arena_unit(gib(141)), mib(256));
 }
 
+TEST(ArenaPolicy, ASleeperNeedsAPlaceForAllOfItAlsoAlone) {
+  const ArenaGpu alone = gpu(gib(10), {gib(8)});
+  EXPECT_EQ(sleep_need(alone, gib(8)), gib(8) + mib(256));
+  EXPECT_EQ(sleep_need(alone, gib(8) + Bytes{1}), gib(8) + mib(512));
+  EXPECT_EQ(sleep_need(alone, Bytes{}), Bytes{});
+}
+
 TEST(ArenaPolicy, WhatSomebodyHasIsHeldWhetherItIsNeededOrNot) {
   ArenaGpu full = gpu(gib(10), {gib(8), gib(8)});
   full.clients[0].made = gib(7);

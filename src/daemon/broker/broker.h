@@ -73,6 +73,10 @@ class Broker {
   Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const;
   Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now);
   Result<void> set_paused(TenantId tenant, bool paused, Time now);
+  // Puts the tenant to sleep, or wakes it; `hold`: its own work does not wake it. False when it
+  // sleeps, or is awake, already. A sleeper can be held afterwards. Without `hold` a tenant that
+  // has work stays awake: core().sleep_of() says.
+  Result<bool> set_asleep(TenantId tenant, bool asleep, bool hold, Time now);
 
   // --- clients
   // A process begins to use a GPU; `page` stays until leave(). `greet` sends the answer, with the
@@ -188,7 +192,9 @@ class Broker {
   Bytes arena_left_for(GpuId gpu) const;
   void fill_arena(Time now);
   void prepare_for_less(GpuRecord& gpu, Bytes safe, Time now);
-  Bytes fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes left, bool in_part, Time now);
+  static Bytes host_need(const ClientRecord& client, const ArenaGpu& gpu);
+  Bytes fill_arena(ClientRecord& client, const ArenaGpu& gpu, Bytes need, Bytes left, bool in_part,
+                   Time now);
   Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
   void tell_what_comes(ClientRecord& client, Time now);
   void ask_for_arena(Time now);
@@ -214,6 +220,7 @@ class Broker {
   void act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time);
   void act(const core::MemoryRefused&, const core::Reason&, Time) {}
   void act(const core::Overdue& overdue, const core::Reason& why, Time now);
+  void act(const core::Sleeps& sleeps, const core::Reason& why, Time now);
   void act(const core::ReadMeter& order, const core::Reason& why, Time now);
   void read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases = nullptr,
                    std::uint64_t released_used = 0);
@@ -230,6 +237,7 @@ class Broker {
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,
                            wire::Page& page);
   Result<TenantId> add_tenant(const TenantName& name, const core::Limits& limits, Time now);
+  bool is_held(const TenantRecord& tenant) const;
   bool in_use(const TenantRecord& tenant, Time now) const;
   void remove(const TenantRecord& tenant, Time now);
   bool make_room(Time now);
