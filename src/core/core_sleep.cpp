@@ -1,4 +1,4 @@
-// Tenants that sleep: who puts them to sleep, and who wakes them.
+// Tenants that sleep: by order, by idle_out, and until their work or a person wakes them.
 
 #include <fmt/format.h>
 

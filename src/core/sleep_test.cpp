@@ -88,7 +88,7 @@ TEST_F(SleepTest, TheNextLaunchWakesAndBringsEverythingBack) {
   EXPECT_EQ(t.state(1), ClientState::Running);
 }
 
-TEST_F(SleepTest, WhoIsHeldWaitsUntilItIsWoken) {
+TEST_F(SleepTest, AHeldTenantWaitsUntilItIsWoken) {
   movable(1, gib(8));
   t.obey(sleep(1, true));
   EXPECT_TRUE(only<BringIn>(t.want(1)).empty());
@@ -176,7 +176,7 @@ TEST_F(SleepTest, AWokenTenantIsTriedOnce) {
   EXPECT_EQ(resident(1), gib(8)) << "the queue brings it";
 }
 
-TEST_F(SleepTest, WhoIsWokenWhileItLeavesComesBackAfterwards) {
+TEST_F(SleepTest, ATenantWokenWhileItLeavesComesBackAfterwards) {
   movable(1, gib(8));
   const Decisions out = sleep(1);
   EXPECT_TRUE(only<BringIn>(wake(1)).empty());

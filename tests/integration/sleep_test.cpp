@@ -36,7 +36,7 @@ class Sleep : public World {
     EXPECT_EQ(outcome.output.rfind(beginning, 0), 0u) << outcome.output;
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
   }
-  // Who has just worked may not have given the GPU back yet.
+  // A program that has just worked may still hold the GPU, so that its sleep is tried again.
   void put_to_sleep(const std::string& name) {
     Outcome last;
     EXPECT_TRUE(eventually(
@@ -109,7 +109,7 @@ TEST_F(Sleep, MemoryThatHasNotChangedIsNotCopiedAgain) {
   end(chat);
 }
 
-TEST_F(Sleep, WhoIsHeldWaitsUntilItIsWoken) {
+TEST_F(Sleep, AHeldTenantWaitsUntilItIsWoken) {
   const Process scheduler = start_scheduler();
   Process chat = server("chat");
   ASSERT_EQ(nvshare({"sleep", "--hold", "chat"}).ending.code, 0);

@@ -468,7 +468,7 @@ bool Player::is_held(TenantId tenant) const {
   return sleep && sleep->hold;
 }
 
-// Who is left waiting although its memory could be there, and which sleeper has kept its memory.
+// The clients that wait although their memory could be there, and the sleepers that keep theirs.
 std::string Player::left_behind() const {
   std::string left;
   for (const auto& [id, client] : watch_.clients()) {
@@ -503,7 +503,7 @@ std::string Player::settle() {
   std::vector<ClientId> there;
   for (const auto& [id, client] : watch_.clients()) there.push_back(id);
   for (const ClientId id : there) tell(HostMemoryComing{id});
-  // First beside those who are held asleep, which keep nobody waiting; then with them.
+  // First beside the tenants that are held asleep, which keep nobody waiting; then with them.
   if (!behave()) return {};
   std::string left = left_behind();
   for (const TenantView& tenant : tenants) {

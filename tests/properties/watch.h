@@ -21,7 +21,7 @@ enum class Rule {
   Wakeups,   // never due in the past once the tick was given, never spinning
   Explains,  // whoever waits is told why
   Refused,   // a refused event changes nothing
-  Sleep,     // who sleeps does not run, sends out what it can, and wakes when it asks
+  Sleep,     // a sleeper does not run, sends out what it can, and wakes when it asks
 };
 
 struct Broken {

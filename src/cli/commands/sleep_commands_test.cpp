@@ -98,14 +98,14 @@ TEST(SleepCommand, HoldIsAskedForAndSaid) {
   EXPECT_EQ(server.requests().at(0), R"({"op":"sleep","name":"chat","hold":true})");
 }
 
-TEST(SleepCommand, WhoSleepsAlreadyIsNoMistake) {
+TEST(SleepCommand, ASleeperThatSleepsAlreadyIsNoMistake) {
   ControlServer server(in_turn({.swapped = gib(4)}, {}, false));
   const Outcome outcome = run({"sleep", "chat"});
   EXPECT_EQ(outcome.code, kGood);
   EXPECT_EQ(outcome.out, "chat sleeps already: 4GiB of it on the host\n");
 }
 
-TEST(SleepCommand, WhoHasWorkStaysAwakeAndTheLineSaysWhatToDo) {
+TEST(SleepCommand, ATenantWithWorkStaysAwakeAndTheLineSaysWhatToDo) {
   const char* const line =
       "nvshare sleep: chat has work for the GPU and is awake: nvshare sleep --hold chat stops it "
       "until it is woken\n";
@@ -119,7 +119,7 @@ TEST(SleepCommand, WhoHasWorkStaysAwakeAndTheLineSaysWhatToDo) {
   EXPECT_EQ(run({"sleep", "chat"}).err, line);
 }
 
-TEST(SleepCommand, WhoEndsMeanwhileIsSaidToHaveEnded) {
+TEST(SleepCommand, ATenantThatEndsMeanwhileIsSaidToHaveEnded) {
   ControlServer server([](const std::string& request) {
     if (request.find("status") != request.npos) return std::string(R"({"ok":true,"tenants":[]})");
     return Chat{.to_leave = gib(4)}.answer();
@@ -163,7 +163,7 @@ TEST(WakeCommand, SaysWhatStaysOnTheHost) {
             "them\n");
 }
 
-TEST(WakeCommand, WhoIsAwakeAlreadyIsNoMistake) {
+TEST(WakeCommand, ATenantThatIsAwakeAlreadyIsNoMistake) {
   ControlServer server(in_turn({.asleep = false}, {}, false));
   EXPECT_EQ(run({"wake", "chat"}).out, "chat is awake already\n");
 }

@@ -76,7 +76,7 @@ TEST_F(SleepTest, TheNextLaunchBringsItBack) {
   EXPECT_NE(t.granted(client), 0u);
 }
 
-TEST_F(SleepTest, WhoIsHeldWaitsForWake) {
+TEST_F(SleepTest, AHeldTenantWaitsForWake) {
   set(true, true);
   obey();
   t.want(client);
@@ -87,7 +87,7 @@ TEST_F(SleepTest, WhoIsHeldWaitsForWake) {
   EXPECT_NE(t.granted(client), 0u);
 }
 
-TEST_F(SleepTest, AllocationsOfWhoIsHeldComeWhenItIsWoken) {
+TEST_F(SleepTest, AllocationsOfAHeldTenantComeWhenItIsWoken) {
   set(true, true);
   obey();
   EXPECT_EQ(t.ask_movable(client, gib(1)), Told::Wait);
@@ -120,7 +120,7 @@ TEST_F(SleepTest, WhatWasAllocatedWithoutAskingDoesNotWakeIt) {
   EXPECT_FALSE(wire::take(credit, 4096)) << "from now on it asks";
 }
 
-TEST_F(SleepTest, TheTraceSaysWhoSleptAndWhy) {
+TEST_F(SleepTest, TheTraceSaysWhichClientSleptAndWhy) {
   set(true);
   obey();
   t.want(client);
