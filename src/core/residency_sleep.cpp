@@ -52,14 +52,16 @@ void Residency::send_sleepers_out(Time now, Decisions& out) {
 }
 
 // One try for each client that was woken, when nobody waits for memory and all that it lacks fits:
-// so nothing is taken from anybody. Otherwise its memory comes by the queue, when it has work.
+// so nothing is taken from anybody. A client that has work has its memory by the queue, and one
+// that holds a grant would be given memory that it cannot move now.
 void Residency::bring_woken_back(Time now, Decisions& out) {
   if (woken_.empty() || !queue_.empty()) return;
   const ClientOrder woken = woken_;
   for (const auto& [seq, client] : woken) {
     if (client->outgoing > kNothing || client->rests_until || client->stalled) continue;
     const Bytes absent = client->absent();
-    const bool comes = absent > kNothing && client->incoming == kNothing;
+    const bool idle = client->phase == Phase::Off && !client->waits_for_memory();
+    const bool comes = idle && absent > kNothing && client->incoming == kNothing;
     if (comes && absent > free() - given_back_for_now(now)) continue;
     woken_.erase({seq, client});
     if (comes) admit(*client, Time::max(), Why::Woken, now, out);

@@ -184,6 +184,26 @@ TEST_F(SleepTest, ATenantWokenWhileItLeavesComesBackAfterwards) {
   EXPECT_EQ(resident(1), gib(8));
 }
 
+// Found by the fuzzer: a client that could not come back when it was woken has run since.
+TEST_F(SleepTest, AWokenTenantThatHasWorkIsBroughtBackByTheQueueAlone) {
+  movable(1, gib(12));
+  t.obey(sleep(1));
+  movable(2, gib(12));
+  movable(3, gib(12));
+  wake(1);
+  t.obey(t.want(1));
+  t.obey(t.want(3));
+  t.obey(t.pass(2min));
+  ASSERT_EQ(t.state(1), ClientState::Running);
+  ASSERT_EQ(t.state(3), ClientState::Waiting);
+  t.move_to(1, gib(8));  // without an order
+  ASSERT_EQ(t.state(1), ClientState::Stopping);
+  t.step(ClientGone{t.cid(2)});
+  EXPECT_TRUE(only<BringIn>(t.step(ClientGone{t.cid(3)})).empty()) << "it holds a grant";
+  t.obey(t.release(1, 1ms, true));
+  EXPECT_EQ(t.state(1), ClientState::Running);
+}
+
 TEST_F(SleepTest, AnotherTakesTheRoomAndASleeperKeepsNobodyWaiting) {
   movable(1, gib(12));
   movable(2, gib(12));
