@@ -133,6 +133,8 @@ std::span<const ConfigKey> config_keys() {
       ConfigKey{"link_per_second", &Config::link_per_second,
                 "what moving memory is taken to cost until a move has been measured"},
       ConfigKey{"ageing", &Config::ageing, "waiting this long is worth one step of priority"},
+      ConfigKey{"idle_out", &Config::idle_out,
+                "a tenant without work for so long gives its GPU memory back; 0: never"},
   };
   return kKeys;
 }

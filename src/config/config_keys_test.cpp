@@ -15,9 +15,9 @@ TEST(ConfigKeys, CoverEveryFieldOnce) {
   [[maybe_unused]] const auto& [policy, share_mode, window, turn, fair_turn, burst_window,
                                 carryover, tail_billing, best_effort, sample_interval, drop_timeout,
                                 end_overdue, reserve, reserve_base, reserve_process, quantum_mode,
-                                quantum_fixed, multiplier, quantum_min, quantum_max, link, ageing] =
-      config;
-  EXPECT_EQ(config_keys().size(), 22u);
+                                quantum_fixed, multiplier, quantum_min, quantum_max, link, ageing,
+                                idle_out] = config;
+  EXPECT_EQ(config_keys().size(), 23u);
   std::set<std::string_view> names;
   for (const ConfigKey& key : config_keys()) {
     names.insert(key.name);

@@ -51,6 +51,7 @@ std::vector<std::string> problems(const Config& config) {
   span("sample_interval", config.sample_interval, 1ms, 1min);
   span("drop_timeout", config.drop_timeout, 10ms, 1h);
   span("ageing", config.ageing, 1ms, 1h);
+  span("idle_out", config.idle_out, 0s, 24h);
   span("quantum_fixed", config.quantum_fixed, 10ms, 24h);
   span("quantum_min", config.quantum_min, 10ms, 24h);
   span("quantum_max", config.quantum_max, config.quantum_min, 24h);

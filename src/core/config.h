@@ -51,6 +51,7 @@ struct Config {
   Duration quantum_max = 300s;
   Bytes link_per_second = gib(1);  // the seeds' careful guess, until a move has been measured
   Duration ageing = 1s;            // waiting this long is worth one step of priority
+  Duration idle_out{};             // a tenant without work for so long falls asleep; 0: never
 
   friend bool operator==(const Config&, const Config&) = default;
 };

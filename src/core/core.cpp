@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "core/gpu.h"
-#include "core/state.h"
+#include "core/core_impl.h"
 
 namespace nvshare::core {
 
@@ -63,7 +62,7 @@ ClientState state_of(const Client& client) {
   return ClientState::Idle;
 }
 
-ClientView view_of(const Client& client) {
+ClientView view_of(const Client& client, const Residency& residency) {
   return {client.id,
           client.tenant->id,
           client.gpu,
@@ -74,107 +73,36 @@ ClientView view_of(const Client& client) {
           client.awaits,
           client.incoming,
           client.outgoing,
+          residency.could_leave(client),
           client.share->first_throttle};
 }
 
 }  // namespace
 
-class Core::Impl {
- public:
-  Impl(const Config& config, Time now) : config_(config), now_(now) {}
+Result<Decisions> Core::Impl::step(const Event& event, Time now) {
+  if (now < now_) {
+    return Error{fmt::format("time goes back by {}", to_text(now_ - now))};
+  }
+  Decisions out;
+  const Result<void> taken = std::visit([&](const auto& e) { return take(e, now, out); }, event);
+  if (!taken) return taken.error();
+  now_ = now;
+  return out;
+}
 
-  Result<Decisions> step(const Event& event, Time now) {
-    if (now < now_) {
-      return Error{fmt::format("time goes back by {}", to_text(now_ - now))};
-    }
-    Decisions out;
-    const Result<void> taken = std::visit([&](const auto& e) { return take(e, now, out); }, event);
-    if (!taken) return taken.error();
-    now_ = now;
-    return out;
-  }
+Result<Reason> Core::Impl::reason(ClientId id, Time now) const {
+  const auto it = clients_.find(id);
+  if (it == clients_.end()) return unknown("client", id.value);
+  const Client& client = it->second;
+  return gpus_.at(client.gpu).explain(client, std::max(now, now_));
+}
 
-  std::optional<Time> next_wakeup() const {
-    return wakeups_.empty() ? std::nullopt : std::optional(wakeups_.begin()->first);
-  }
-
-  Result<Reason> reason(ClientId id, Time now) const {
-    const auto it = clients_.find(id);
-    if (it == clients_.end()) return unknown("client", id.value);
-    const Client& client = it->second;
-    return gpus_.at(client.gpu).explain(client, std::max(now, now_));
-  }
-
-  std::optional<ClientView> view(ClientId id) const {
-    const auto it = clients_.find(id);
-    return it == clients_.end() ? std::nullopt : std::optional(view_of(it->second));
-  }
-  Snapshot snapshot() const;
-  std::optional<Bytes> safe_limit(GpuId id) const {
-    const auto it = gpus_.find(id);
-    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
-  }
-  std::optional<Bytes> unpinned(GpuId id) const {
-    const auto it = gpus_.find(id);
-    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
-  }
-  const Residency* residency_of(ClientId id, const Client*& client) const {
-    const auto it = clients_.find(id);
-    if (it == clients_.end()) return nullptr;
-    client = &it->second;
-    return &gpus_.at(client->gpu).residency();
-  }
-  const Config& config() const { return config_; }
-
- private:
-  Result<void> take(const GpuAdded& e, Time now, Decisions& out);
-  Result<void> take(const GpuRemoved& e, Time now, Decisions& out);
-  Result<void> take(const OverheadMeasured& e, Time now, Decisions& out);
-  Result<void> take(const OverlapSeen& e, Time now, Decisions& out);
-  Result<void> take(const TenantAdded& e, Time now, Decisions& out);
-  Result<void> take(const TenantRemoved& e, Time now, Decisions& out);
-  Result<void> take(const LimitsChanged& e, Time now, Decisions& out);
-  Result<void> take(const TenantPaused& e, Time now, Decisions& out);
-  Result<void> take(const ClientAdded& e, Time now, Decisions& out);
-  Result<void> take(const ClientGone& e, Time now, Decisions& out);
-  Result<void> take(const WorkRequested& e, Time now, Decisions& out);
-  Result<void> take(const Released& e, Time now, Decisions& out);
-  Result<void> take(const Usage& e, Time now, Decisions& out);
-  Result<void> take(const MemoryChanged& e, Time now, Decisions& out);
-  Result<void> take(const MemoryFound& e, Time now, Decisions& out);
-  std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
-  Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
-  Result<void> take(const HostMeasured& e, Time now, Decisions& out);
-  Result<void> take(const HostMemoryComing& e, Time now, Decisions& out);
-  Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
-  Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
-  Result<void> take(const Tick& e, Time now, Decisions& out);
-
-  Gpu* find_gpu(GpuId id) { return find(gpus_, id); }
-  Client* find_client(ClientId id) { return find(clients_, id); }
-  Tenant* find_tenant(TenantId id) { return find(tenants_, id); }
-  template <typename Map, typename Id>
-  static typename Map::mapped_type* find(Map& map, Id id) {
-    const auto it = map.find(id);
-    return it == map.end() ? nullptr : &it->second;
-  }
-  GpuId best_gpu() const;
-  void finish(Gpu& gpu, Time now, Decisions& out);
-  void finish_one(Gpu& gpu, Time now, Decisions& out);
-  void finish_all(Time now, Decisions& out);
-  void forget_wakeup(GpuId id);
-
-  Config config_;
-  Time now_;
-  bool scheduling_ = true;
-  std::uint64_t next_client_ = 1;
-  HostPool host_;
-  std::map<GpuId, Gpu> gpus_;
-  std::unordered_map<TenantId, Tenant> tenants_;
-  std::unordered_map<ClientId, Client> clients_;
-  std::set<std::pair<Time, GpuId>> wakeups_;
-  std::map<GpuId, Time> wakeup_of_;
-};
+std::optional<ClientView> Core::Impl::view(ClientId id) const {
+  const Client* client = nullptr;
+  const Residency* residency = residency_of(id, client);
+  if (residency == nullptr) return std::nullopt;
+  return view_of(*client, *residency);
+}
 
 void Core::Impl::forget_wakeup(GpuId id) {
   const auto it = wakeup_of_.find(id);
@@ -230,9 +158,11 @@ Result<void> Core::Impl::take(const GpuRemoved& e, Time now, Decisions&) {
   if (gpu == nullptr) return unknown("gpu", e.gpu.value);
   while (!gpu->clients().empty()) {
     Client& client = *gpu->clients().begin()->second;
+    Tenant& tenant = *client.tenant;
     gpu->remove(client, now);
-    --client.tenant->clients;
+    --tenant.clients;
     clients_.erase(client.id);
+    follow_idleness(tenant, false, now);
   }
   forget_wakeup(e.gpu);
   gpus_.erase(e.gpu);
@@ -294,7 +224,7 @@ Result<void> Core::Impl::take(const TenantRemoved& e, Time, Decisions&) {
     return Error{fmt::format("tenant {} still has {} clients", e.tenant.value, tenant->clients)};
   }
   for (auto& [id, gpu] : gpus_) gpu.forget(e.tenant);
-  tenants_.erase(e.tenant);
+  tenants_.erase(e.tenant);  // not idle_: it had no clients
   return {};
 }
 
@@ -326,6 +256,8 @@ Result<void> Core::Impl::take(const TenantPaused& e, Time now, Decisions& out) {
     finish(gpu, now, own);
     out.insert(out.end(), own.begin(), own.end());
   }
+  if (asks(*tenant)) wake_by_work(*tenant, now, out);
+  follow_idleness(*tenant, true, now);
   return {};
 }
 
@@ -348,6 +280,7 @@ Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   ++tenant->clients;
   gpu->add(client, now);
   out.push_back({Place{client.id, gpu_id}, {.why = e.gpu ? Why::Asked : Why::LeastLoaded}});
+  follow_idleness(*tenant, true, now);
   finish(*gpu, now, out);
   return {};
 }
@@ -356,9 +289,11 @@ Result<void> Core::Impl::take(const ClientGone& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
+  Tenant& tenant = *client->tenant;
   gpu.remove(*client, now);
-  --client->tenant->clients;
+  --tenant.clients;
   clients_.erase(e.client);
+  follow_idleness(tenant, false, now);
   finish(gpu, now, out);
   return {};
 }
@@ -371,6 +306,8 @@ Result<void> Core::Impl::take(const WorkRequested& e, Time now, Decisions& out) 
   }
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.work_requested(*client, now, out);
+  wake_by_work(*client->tenant, now, out);
+  follow_idleness(*client->tenant, true, now);
   finish(gpu, now, out);
   return {};
 }
@@ -385,6 +322,8 @@ Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
   Gpu& gpu = gpus_.at(client->gpu);
   client->gaps = e.gaps;
   gpu.released(*client, e.used, e.more_work, now, out);
+  if (e.more_work) wake_by_work(*client->tenant, now, out);
+  follow_idleness(*client->tenant, true, now);
   finish(gpu, now, out);
   return {};
 }
@@ -470,6 +409,10 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
     }
   }
   gpu.memory_changed(*client, e, now, out);
+  if (growth.count > 0) {
+    wake_by_work(*client->tenant, now, out);
+    follow_idleness(*client->tenant, true, now);
+  }
   finish(gpu, now, out);
   return {};
 }
@@ -565,6 +508,7 @@ Result<void> Core::Impl::take(const ConfigChanged& e, Time now, Decisions& out) 
 }
 
 Result<void> Core::Impl::take(const Tick&, Time now, Decisions& out) {
+  send_idle_to_sleep(now, out);
   while (!wakeups_.empty() && wakeups_.begin()->first <= now) {
     Gpu& gpu = gpus_.at(wakeups_.begin()->second);
     Decisions own;
@@ -584,7 +528,7 @@ Result<void> Core::Impl::take(const Tick&, Time now, Decisions& out) {
 Snapshot Core::Impl::snapshot() const {
   Snapshot view;
   for (const auto& [id, tenant] : tenants_) {
-    view.tenants.push_back({id, tenant.name, tenant.limits, tenant.paused});
+    view.tenants.push_back({id, tenant.name, tenant.limits, tenant.paused, tenant.sleep});
   }
   std::ranges::sort(view.tenants, {}, &TenantView::id);
   for (const auto& [id, gpu] : gpus_) {
@@ -605,7 +549,7 @@ Snapshot Core::Impl::snapshot() const {
     std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);
     for (const auto& [client_id, client] : gpu.clients()) {
       seen.running += client->phase == Phase::Running;
-      view.clients.push_back(view_of(*client));
+      view.clients.push_back(view_of(*client, gpu.residency()));
     }
     view.gpus.push_back(seen);
   }
@@ -632,6 +576,9 @@ Result<std::string> Core::explain(ClientId client, Time now) const {
 }
 std::optional<ClientView> Core::view(ClientId client) const {
   return impl_->view(client);
+}
+std::optional<SleepView> Core::sleep_of(TenantId tenant) const {
+  return impl_->sleep_of(tenant);
 }
 std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
   return impl_->safe_limit(gpu);

@@ -43,6 +43,8 @@ class Core {
   // One client, or nothing when it is not known; all there is.
   std::optional<ClientView> view(ClientId client) const;
   Snapshot snapshot() const;
+  // How the tenant sleeps; nothing when it is awake or not known.
+  std::optional<SleepView> sleep_of(TenantId tenant) const;
   // What clients can have on the GPU together.
   std::optional<Bytes> safe_limit(GpuId gpu) const;
   // The same less all that can never leave it, with what is promised.

@@ -68,13 +68,20 @@ struct Overdue {
   ClientId client;
   bool end = false;
 };
+// The client's tenant has fallen asleep, or is awake again: its memory needs a place on the host,
+// or no longer.
+struct Sleeps {
+  ClientId client;
+  bool asleep = true;
+};
 // Please read the client's meter and answer with Usage.
 struct ReadMeter {
   ClientId client;
 };
 
-using Action = std::variant<Place, Grant, Drop, SendOut, BringIn, WaitForMemory, MemoryAvailable,
-                            MemoryGiven, MemoryWithdrawn, MemoryRefused, Overdue, ReadMeter>;
+using Action =
+    std::variant<Place, Grant, Drop, SendOut, BringIn, WaitForMemory, MemoryAvailable, MemoryGiven,
+                 MemoryWithdrawn, MemoryRefused, Overdue, Sleeps, ReadMeter>;
 
 struct Decision {
   Action action;

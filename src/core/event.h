@@ -61,6 +61,14 @@ struct TenantPaused {
   TenantId tenant;
   bool paused = true;
 };
+// While a tenant sleeps its memory leaves the GPU, whether anybody needs the room or not, and its
+// clients do not run. The first client that asks for the GPU or for more memory wakes the tenant;
+// with `hold` only this event does.
+struct TenantSleeps {
+  TenantId tenant;
+  bool asleep = true;
+  bool hold = false;
+};
 struct ClientAdded {
   ClientId client;
   TenantId tenant;
@@ -147,8 +155,8 @@ struct ConfigChanged {
 struct Tick {};
 
 using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
-                           TenantRemoved, LimitsChanged, TenantPaused, ClientAdded, ClientGone,
-                           WorkRequested, Released, Usage, MemoryChanged, MemoryFound, MemoryMoved,
-                           HostMeasured, HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
+                           TenantRemoved, LimitsChanged, TenantPaused, TenantSleeps, ClientAdded,
+                           ClientGone, WorkRequested, Released, Usage, MemoryChanged, MemoryFound,
+                           MemoryMoved, HostMeasured, HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

@@ -48,6 +48,7 @@ void Gpu::want(Client& client, bool wants, Time now) {
   if (client.wants_work == wants) return;
   client.wants_work = wants;
   wanting_ += wants ? 1 : -1;
+  client.tenant->wanting += wants ? 1 : -1;
   (wants ? client.wants_since : client.idle_since) = now;
 }
 
@@ -60,12 +61,14 @@ void Gpu::park(Client& client, bool parked, Time now) {
 // Puts a client where it belongs, after anything about it has changed.
 void Gpu::place(Client& client, Time now, Decisions& out) {
   residency_.update(client, now, out);
-  const bool should_run = client.wants_work && !client.tenant->paused;
+  const bool should_run = client.is_busy();
   const bool can_run = should_run && client.complete();
   switch (client.phase) {
     case Phase::Running:
       if (client.tenant->paused) {
         engine_->stop(client, {.why = Why::Paused}, now, out);
+      } else if (client.tenant->sleep) {
+        engine_->stop(client, {.why = Why::PutToSleep}, now, out);
       } else if (!client.complete()) {
         engine_->stop(client, {.why = Why::Grew, .bytes = client.demand - client.resident}, now,
                       out);
@@ -93,7 +96,7 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
   const bool comes = client.resident + client.incoming == client.demand ||
                      (client.admitted && client.incoming.count > 0);
   const bool on_its_way = client.outgoing.count == 0 && comes;
-  const bool should_have_all = client.waits_for_memory() && !client.tenant->paused;
+  const bool should_have_all = client.waits_for_memory() && client.tenant->may_run();
   if (should_have_all && !client.complete() && !on_its_way) {
     residency_.enqueue(client, now, out);
   } else if (!should_have_all) {
@@ -186,6 +189,21 @@ void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
   }
 }
 
+void Gpu::sleep_changed(TenantId tenant, const Reason& why, Time now, Decisions& out) {
+  for (const auto& [id, client] : clients_) {
+    if (client->tenant->id != tenant) continue;
+    out.push_back({Sleeps{id, client->tenant->sleep.has_value()}, why});
+    residency_.sleep_changed(*client, now);
+    place(*client, now, out);
+  }
+}
+
+bool Gpu::is_asked_by(TenantId tenant) const {
+  return std::any_of(clients_.begin(), clients_.end(), [&](const auto& one) {
+    return one.second->tenant->id == tenant && one.second->asks();
+  });
+}
+
 // What ran without rules stops, and comes back under them. What it has used until then is free.
 void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   const bool was_on = std::exchange(scheduling_, on);
@@ -269,6 +287,9 @@ Reason Gpu::explain(const Client& client, Time now) const {
   const Bytes to_move = std::max(client.outgoing, client.incoming);
   if (client.stalled && to_move > Bytes{}) {  // it waits for itself, whatever it lacks
     return {.why = Why::MoveIgnored, .bytes = to_move};
+  }
+  if (const auto& sleep = client.tenant->sleep) {
+    return {.why = sleep->hold ? Why::HeldAsleep : Why::Asleep, .used = now - sleep->since};
   }
   if (!client.waits_for_memory()) return {.why = Why::NoWork};
   return residency_.explain(client, now);

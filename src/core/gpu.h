@@ -51,6 +51,9 @@ class Gpu {
   void limits_will_change(TenantId tenant, Time now);
   void limits_have_changed(TenantId tenant, bool cores_changed, Time now);
   void pause_changed(TenantId tenant, Time now, Decisions& out);
+  void sleep_changed(TenantId tenant, const Reason& why, Time now, Decisions& out);
+  // Whether a client of the tenant asks for the GPU.
+  bool is_asked_by(TenantId tenant) const;
   void switch_scheduling(bool on, Time now, Decisions& out);
 
   void finish(Time now, Decisions& out);

@@ -23,6 +23,12 @@ std::string to_text(const Reason& r) {
       return "was told to stop and is finishing what it has in flight";
     case Why::Paused:
       return "is paused; resume it to let it run";
+    case Why::Asleep:
+      return fmt::format("has slept for {}: nvshare wake, or its next launch, brings it back",
+                         to_text(r.used));
+    case Why::HeldAsleep:
+      return fmt::format("has been held asleep for {}: nvshare wake brings it back",
+                         to_text(r.used));
     case Why::WaitsForTurn:
       return r.count > 0 ? fmt::format("waits for its turn; {} before it", r.count)
                          : std::string("waits for its turn; it is next");
@@ -133,6 +139,14 @@ std::string to_text(const Reason& r) {
       return "clients take turns from now on";
     case Why::LimitsChanged:
       return "its limits were changed";
+    case Why::PutToSleep:
+      return "was put to sleep";
+    case Why::IdleTooLong:
+      return fmt::format("had no work for {} (setting idle_out)", to_text(r.quota));
+    case Why::Woken:
+      return "was woken";
+    case Why::WokenByWork:
+      return "asked for the GPU and woke its tenant";
   }
   return "?";
 }

@@ -16,6 +16,8 @@ enum class Why {
   RunningAlone,
   Stopping,
   Paused,
+  Asleep,              // since `used`; its own work wakes it
+  HeldAsleep,          // since `used`; only a person wakes it
   WaitsForTurn,        // others are running; `count` wait before it
   BudgetSpent,         // `used` of `quota`; again in `wait`
   OverLimit,           // `used` more than its `count` percent; again in `wait`
@@ -55,6 +57,10 @@ enum class Why {
   SampleDue,
   ModeChanged,
   LimitsChanged,
+  PutToSleep,
+  IdleTooLong,  // without work for `quota`
+  Woken,
+  WokenByWork,
 };
 
 // Why, with the numbers that make it checkable. Text is made only when a person asks.

@@ -73,6 +73,7 @@ void Residency::unlist(Client& client) {
   client.evictable = false;
   queued_resident_.erase(key_of(client));
   evictable_.erase({client.evictable_at, client.seq, &client});
+  sleepers_.erase({client.seq, &client});
 }
 
 void Residency::list(Client& client) {
@@ -82,6 +83,7 @@ void Residency::list(Client& client) {
   if (!client.queued && client.incoming > kNothing) return;  // on its way in: not touched
   if (client.phase == Phase::Overdue || client.phase == Phase::Stopping || client.stalled) return;
   if (client.rests_until) return;
+  if (client.tenant->sleep) return list_sleeper(client);
   client.evictable = true;
   if (client.queued) {
     queued_resident_.insert(key_of(client));
@@ -107,6 +109,7 @@ void Residency::leave(Client& client) {
   unwatch(client);
   rise(client);
   forget_shortfall(client);
+  woken_.erase({client.seq, &client});
   pinned_ -= client.stuck();
   stale_ = true;
   set_resident(client, kNothing);
@@ -477,6 +480,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   rotation_at_.reset();
   waits_for_host_ = false;
   waits_for_places_ = false;
+  send_sleepers_out(now, out);
   relieve_pressure(now, out, stop);
   for (auto it = queue_.begin(); it != queue_.end();) {
     Client& head = *std::get<2>(*it++);
@@ -511,6 +515,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
     fill_gaps(head, now, out);
     break;
   }
+  bring_woken_back(now, out);
 }
 
 std::optional<Time> Residency::next_wakeup() const {

@@ -71,6 +71,11 @@ class Residency {
   void dequeue(Client& client);
   // Called when the client starts or stops wanting the GPU, and when it has stopped running.
   void update(Client& client, Time now, Decisions& out);
+  // Its tenant has fallen asleep, or is awake again. A client that wakes comes back into free room
+  // before it has work, when nobody waits for that room.
+  void sleep_changed(Client& client, Time now);
+  // What of the client could be told to leave, now or when its host memory has been made.
+  Bytes could_leave(const Client& client) const;
   // --- residency_host.cpp: host memory, as far as anybody has said how much there can be
   // What clients have beyond what the GPU can hold.
   Bytes shortage() const;
@@ -185,6 +190,11 @@ class Residency {
   void relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop);
   Bytes given_back_for_now(Time now) const;
   void fill_gaps(Client& head, Time now, Decisions& out);
+  // Sleep: residency_sleep.cpp.
+  void list_sleeper(Client& client);
+  Bytes sends_out_asleep(const Client& client) const;
+  void send_sleepers_out(Time now, Decisions& out);
+  void bring_woken_back(Time now, Decisions& out);
 
   const Config& config_;
   Bytes total_;
@@ -207,6 +217,8 @@ class Residency {
   std::set<QueueKey> queue_;
   std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
   std::set<EvictKey> evictable_;        // everyone else who does
+  ClientOrder sleepers_;                // that hold memory that could move
+  ClientOrder woken_;                   // whose memory may come back before they have work
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
   bool waits_for_host_ = false;  // and for nothing else

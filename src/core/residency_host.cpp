@@ -68,6 +68,7 @@ HostNeed Residency::host_need_of(const Client& client) const {
   HostNeed need{.now = client.counted.host_used};
   const bool alone = processes_ < 2 || sums_.demand <= fits_easily(safe_limit());
   need.ahead = alone ? kNothing : std::min(client.counted.host_movable, shortage() + chunk());
+  if (client.tenant->sleep) need.ahead = client.counted.host_movable;  // it leaves as a whole
   need.ahead = std::max(need.now, need.ahead);
   return need;
 }

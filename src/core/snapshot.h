@@ -25,6 +25,7 @@ struct ClientView {
   Bytes awaits{};                      // cannot move, and waits for room
   Bytes incoming{};                    // told to come in, and not there yet
   Bytes outgoing{};                    // told to leave, and still there
+  Bytes leaveable{};                   // could be told to leave beside that: has a place to go to
   std::optional<Time> first_throttle;  // of its tenant on this GPU
 };
 
@@ -55,11 +56,17 @@ struct GpuView {
   int waiting_for_memory = 0;
 };
 
+struct SleepView {
+  bool hold = false;  // its own work does not wake it
+  Time since{};
+};
+
 struct TenantView {
   TenantId id;
   std::string name;
   Limits limits;
   bool paused = false;
+  std::optional<SleepView> sleep{};
 };
 
 // All that people and tests look at, taken at once.

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "core/event.h"
 #include "core/ids.h"
+#include "core/snapshot.h"
 
 namespace nvshare::core {
 
@@ -39,7 +40,14 @@ struct Tenant {
   std::string name;
   Limits limits;
   bool paused = false;
+  std::optional<SleepView> sleep{};
   int clients = 0;
+  int wanting = 0;    // clients that have work, on all GPUs
+  bool idle = false;  // has clients, and none of them may run and has work
+  Time idle_since{};
+
+  // Its clients get the GPU when they have work and their memory is there.
+  bool may_run() const { return !paused && !sleep; }
 };
 
 // Where a client stands with the compute engine.
@@ -226,8 +234,10 @@ struct Client {
   Bytes absent() const { return need() - awaits; }
   // What can never leave the GPU, with what is promised.
   Bytes stuck() const { return pinned + awaits; }
-  bool is_busy() const { return wants_work && !tenant->paused; }
+  bool is_busy() const { return wants_work && tenant->may_run(); }
   bool waits_for_memory() const { return wants_work || awaits.count > 0; }
+  // It asks for the GPU and does not have it.
+  bool asks() const { return waits_for_memory() && (phase == Phase::Off || phase == Phase::Ready); }
 };
 
 }  // namespace nvshare::core

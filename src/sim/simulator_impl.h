@@ -105,6 +105,7 @@ class Simulator {
   void obey(const core::MemoryWithdrawn&) {}
   void obey(const core::MemoryRefused& d);
   void obey(const core::Overdue& d);
+  void obey(const core::Sleeps&) {}  // what moves is told by orders
   void obey(const core::ReadMeter& d);
 
   void at(Time time, Happening what, std::size_t process, std::size_t step = 0);

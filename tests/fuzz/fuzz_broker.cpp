@@ -230,7 +230,17 @@ class Play {
   void scheduler_itself() {
     const auto tenant = some_tenant();
     if (!tenant) return;
-    switch (bytes_.byte() % 6) {
+    switch (bytes_.byte() % 9) {
+      case 6:
+      case 7: {
+        const bool asleep = bytes_.byte() % 3 != 0;
+        return (void)broker_->set_asleep(*tenant, asleep, bytes_.byte() % 2 == 0, now_);
+      }
+      case 8: {
+        core::Config config = broker_->core().config();
+        config.idle_out = std::chrono::milliseconds(bytes_.byte());
+        return (void)broker_->set_config(config, now_);
+      }
       case 0:
         return (void)broker_->set_paused(*tenant, bytes_.byte() % 2 == 0, now_);
       case 1:

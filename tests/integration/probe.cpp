@@ -42,6 +42,8 @@ class Probe {
   std::string free_last();
   std::string fill_up(Words& words);
   std::string churn(Words& words);
+  std::string write(Words& words);
+  std::string read(Words& words);
   std::string info();
   std::string spin(Words& words, bool wait);
   std::string fork_and(Words& words);
@@ -53,6 +55,7 @@ class Probe {
   CUcontext context_{};
   CUfunction spin_{};
   std::vector<CUdeviceptr> memory_;
+  std::vector<std::size_t> sizes_;  // of each of them
 };
 
 std::string name_of(CUresult result) {
@@ -124,7 +127,10 @@ std::string Probe::allocate(Words& words) {
   CUdeviceptr address = 0;
   const CUresult result =
       driver_.call<FunctionId::cuMemAlloc_v2>(&address, static_cast<std::size_t>(bytes->count));
-  if (result == CUDA_SUCCESS) memory_.push_back(address);
+  if (result == CUDA_SUCCESS) {
+    memory_.push_back(address);
+    sizes_.push_back(static_cast<std::size_t>(bytes->count));
+  }
   return name_of(result);
 }
 
@@ -132,6 +138,7 @@ std::string Probe::free_last() {
   if (memory_.empty()) return "nothing to free";
   const CUresult result = driver_.call<FunctionId::cuMemFree_v2>(memory_.back());
   memory_.pop_back();
+  sizes_.pop_back();
   return name_of(result);
 }
 
@@ -159,6 +166,7 @@ std::string Probe::fill_up(Words& words) {
   for (auto& mine : got) {
     count += mine.size();
     memory_.insert(memory_.end(), mine.begin(), mine.end());
+    sizes_.insert(sizes_.end(), mine.size(), static_cast<std::size_t>(bytes->count));
   }
   return std::to_string(count);
 }
@@ -174,6 +182,41 @@ std::string Probe::churn(Words& words) {
     if (const std::string answer = free_last(); answer != "CUDA_SUCCESS") return answer;
   }
   return "CUDA_SUCCESS";
+}
+
+// Words that tell where they are, and which time they were written.
+std::vector<std::uint32_t> pattern(std::size_t bytes, std::size_t place, std::uint32_t seed) {
+  std::vector<std::uint32_t> words(bytes / sizeof(std::uint32_t));
+  std::uint32_t value = seed * 2654435761u + static_cast<std::uint32_t>(place);
+  for (std::uint32_t& word : words) word = value = value * 1664525u + 1013904223u;
+  return words;
+}
+
+// `write SEED`: fills all memory with words that follow from the seed.
+std::string Probe::write(Words& words) {
+  std::uint32_t seed = 0;
+  words >> seed;
+  for (std::size_t i = 0; i < memory_.size(); ++i) {
+    const auto text = pattern(sizes_[i], i, seed);
+    const CUresult result = driver_.call<FunctionId::cuMemcpyHtoD_v2>(
+        memory_[i], static_cast<const void*>(text.data()), sizes_[i]);
+    if (result != CUDA_SUCCESS) return name_of(result);
+  }
+  return "written";
+}
+
+// `read SEED`: whether all memory is as that wrote it.
+std::string Probe::read(Words& words) {
+  std::uint32_t seed = 0;
+  words >> seed;
+  for (std::size_t i = 0; i < memory_.size(); ++i) {
+    std::vector<std::uint32_t> got(sizes_[i] / sizeof(std::uint32_t));
+    const CUresult result = driver_.call<FunctionId::cuMemcpyDtoH_v2>(
+        static_cast<void*>(got.data()), memory_[i], sizes_[i]);
+    if (result != CUDA_SUCCESS) return name_of(result);
+    if (got != pattern(sizes_[i], i, seed)) return "differs";
+  }
+  return "same";
 }
 
 std::string Probe::info() {
@@ -272,6 +315,8 @@ bool Probe::obey(const std::string& line) {
   if (what == "free") answer = free_last();
   if (what == "fill") answer = fill_up(words);
   if (what == "churn") answer = churn(words);
+  if (what == "write") answer = write(words);
+  if (what == "read") answer = read(words);
   if (what == "info") answer = info();
   if (what == "spin") answer = spin(words, true);
   if (what == "launch") answer = spin(words, false);

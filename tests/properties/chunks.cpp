@@ -162,6 +162,11 @@ void ChunkWorld::unpin(ClientId id) {
   tell(MemoryChanged{id, allocated(process), {}, resident(process)});
 }
 
+void ChunkWorld::put_to_sleep(ClientId id) {
+  processes_[id].wake_due = now_ + 1ms * (1 + 2 * dice_.byte());
+  tell(TenantSleeps{TenantId{id.value}, true, true});
+}
+
 void ChunkWorld::obey(const ReadMeter& d) {
   told_.push_back(Usage{d.client, now_ - processes_[d.client].granted_at});
 }
@@ -213,6 +218,7 @@ std::optional<Time> ChunkWorld::next_time() const {
   for (const auto& [id, process] : processes_) {
     earlier(process.order_due);
     earlier(process.release_due);
+    earlier(process.wake_due);
   }
   return next;
 }
@@ -224,6 +230,12 @@ void ChunkWorld::play_moment() {
       told_.push_back(Released{id, now_ - process.granted_at, true});
     } else if (dice_.one_in(16)) {
       dice_.one_in(2) ? pin_some(id) : unpin(id);
+    } else if (!process.wake_due && dice_.one_in(32)) {
+      put_to_sleep(id);
+    }
+    if (process.wake_due && *process.wake_due <= now_) {
+      process.wake_due.reset();
+      tell(TenantSleeps{TenantId{id.value}, false});
     }
     if (process.order_due && *process.order_due <= now_) follow_order(id);
     while (!told_.empty()) {

@@ -14,7 +14,7 @@ namespace nvshare::properties {
 
 // Clients that all want the GPU all the time and whose memory moves in whole chunks of odd sizes.
 // Some orders fail, wholly or in part. Now and then they want memory that cannot move, and wait for
-// it. Time is virtual.
+// it, or are held asleep for a while. Time is virtual.
 class ChunkWorld {
  public:
   explicit ChunkWorld(Dice dice);
@@ -51,6 +51,7 @@ class ChunkWorld {
     std::deque<Order> orders;
     std::optional<Time> order_due;  // of the first
     std::optional<Time> release_due;
+    std::optional<Time> wake_due;
     Time granted_at{};
     Bytes pinned{};
     Bytes awaits{};
@@ -71,6 +72,7 @@ class ChunkWorld {
   void obey(const auto&) {}
   void pin_some(core::ClientId id);
   void unpin(core::ClientId id);
+  void put_to_sleep(core::ClientId id);
   void take_order(core::ClientId id, Order order);
   void follow_order(core::ClientId id);
   std::optional<Time> next_time() const;

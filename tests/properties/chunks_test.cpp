@@ -7,7 +7,7 @@
 namespace nvshare::properties {
 namespace {
 
-constexpr int kRuns = 100;
+constexpr int kRuns = 200;
 constexpr int kBytes = 400;
 constexpr Duration kLasts = 60s;
 

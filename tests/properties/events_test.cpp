@@ -56,6 +56,11 @@ TEST(Always, TicksAreNeitherLateNorSpinning) {
   always(Rule::Wakeups);
 }
 
+// A sleeper is not granted, sends out what has a place, and wakes when it asks and is not held.
+TEST(Always, SleepersLeaveAndWakeWhenTheyAsk) {
+  always(Rule::Sleep);
+}
+
 TEST(Always, WhoeverWaitsIsToldWhy) {
   always(Rule::Explains);
 }

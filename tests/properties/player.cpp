@@ -46,6 +46,7 @@ Config random_config(Dice& dice) {
   c.quantum_max = std::max(c.quantum_min, dice.pick<Duration>({300s, 100ms, 2s}));
   c.link_per_second = dice.pick<Bytes>({gib(1), gib(50), mib(1)});
   c.ageing = dice.pick<Duration>({1s, 1ms});
+  c.idle_out = dice.pick<Duration>({0s, 0s, 2s, 30ms});
   return c;
 }
 
@@ -210,7 +211,14 @@ void Player::change_the_machine() {
 
 void Player::change_tenants() {
   const TenantId tenant = some_tenant();
-  switch (dice_.below(6)) {
+  switch (dice_.below(9)) {
+    case 6:
+    case 7:
+      tell(TenantSleeps{tenant, !dice_.one_in(3), dice_.one_in(2)});
+      return;
+    case 8:
+      tell(TenantSleeps{TenantId{dice_.below(3)}, !dice_.one_in(3), dice_.one_in(3)});
+      return;
     case 0:
       tell(TenantAdded{tenant, "t", random_limits(dice_)});
       return;
@@ -442,42 +450,42 @@ bool Player::somebody_pays_off_debt() const {
   return false;
 }
 
-std::string Player::settle() {
-  if (!watch_.scheduling()) tell(SchedulingSwitched{true});
-  const auto tenants = watch_.seen().tenants;
-  for (const TenantView& tenant : tenants) {
-    if (tenant.paused) tell(TenantPaused{tenant.id, false});
-    tell(LimitsChanged{tenant.id, Limits{}});
-  }
-  // There is host memory for everyone: as much as each wants, or just what is claimed.
-  std::vector<ClientId> there;
-  for (const auto& [id, client] : watch_.clients()) there.push_back(id);
-  const bool just_enough = dice_.one_in(2);
-  tell(HostMeasured{});
-  for (const ClientId id : there) {
-    HostMemoryComing event{id};
-    if (just_enough) event.ready = Bytes{};
-    tell(event);
-  }
-  if (just_enough) {
-    Bytes claimed{};
-    for (const GpuView& gpu : core_.snapshot().gpus) claimed += gpu.host_claim;
-    tell(HostMeasured{claimed});
-  }
-  const auto waiting = [&] {
+// Until nobody waits and no sleeper holds what it can send out, or nothing happens any more. False
+// when debts from before take too long.
+bool Player::behave() {
+  const auto unsettled = [&] {
     const auto& c = watch_.clients();
-    return std::any_of(c.begin(), c.end(), [](const auto& entry) { return entry.second.waits(); });
+    return std::any_of(c.begin(), c.end(), [&](const auto& entry) {
+      const ShadowClient& client = entry.second;
+      return is_held(client.tenant) ? client.resident > client.pinned : client.waits();
+    });
   };
   constexpr int kLongEnough = 5000;
   int in_debt = -kLongEnough;  // when somebody last was
-  for (int i = 0; i < kLongEnough && watch_.broken().empty() && waiting(); ++i) {
+  for (int i = 0; i < kLongEnough && watch_.broken().empty() && unsettled(); ++i) {
     if (somebody_pays_off_debt()) in_debt = i;
-    if (core_.next_wakeup().value_or(now_) > kEnd) return {};
+    if (core_.next_wakeup().value_or(now_) > kEnd) return false;
     if (!behave_once()) break;
-    if (i + 1 == kLongEnough && i - in_debt < kLongEnough / 2) return {};
+    if (i + 1 == kLongEnough && i - in_debt < kLongEnough / 2) return false;
   }
+  return true;
+}
+
+bool Player::is_held(TenantId tenant) const {
+  const auto sleep = core_.sleep_of(tenant);
+  return sleep && sleep->hold;
+}
+
+// The clients that wait although their memory could be there, and the sleepers that keep theirs.
+std::string Player::left_behind() const {
   std::string left;
   for (const auto& [id, client] : watch_.clients()) {
+    if (is_held(client.tenant)) {
+      if (client.resident > client.pinned) {
+        left += fmt::format("client {} sleeps and keeps its memory\n", id.value);
+      }
+      continue;
+    }
     Bytes others{};
     for (const auto& [other_id, other] : watch_.clients()) {
       if (other.gpu == client.gpu && other_id != id) others += other.pinned + other.awaits;
@@ -490,6 +498,43 @@ std::string Player::settle() {
     }
   }
   return left;
+}
+
+std::string Player::settle() {
+  if (!watch_.scheduling()) tell(SchedulingSwitched{true});
+  const auto tenants = watch_.seen().tenants;
+  for (const TenantView& tenant : tenants) {
+    if (tenant.paused) tell(TenantPaused{tenant.id, false});
+    tell(LimitsChanged{tenant.id, Limits{}});
+  }
+  // There is host memory for everyone: as much as each wants, or just what is claimed, and what
+  // sleepers send out.
+  std::vector<ClientId> there;
+  Bytes sleeps{};
+  for (const auto& [id, client] : watch_.clients()) {
+    there.push_back(id);
+    if (is_held(client.tenant)) sleeps += client.allocated;
+  }
+  const bool just_enough = dice_.one_in(2);
+  tell(HostMeasured{});
+  for (const ClientId id : there) {
+    HostMemoryComing event{id};
+    if (just_enough) event.ready = kMostMemory;
+    tell(event);
+  }
+  if (just_enough) {
+    Bytes claimed = sleeps;
+    for (const GpuView& gpu : core_.snapshot().gpus) claimed += gpu.host_claim;
+    tell(HostMeasured{std::min(claimed, kMostMemory)});
+  }
+  // First beside the tenants that are held asleep, which keep nobody waiting; then with them.
+  if (!behave()) return {};
+  std::string left = left_behind();
+  for (const TenantView& tenant : tenants) {
+    if (is_held(tenant.id)) tell(TenantSleeps{tenant.id, false});
+  }
+  if (!left.empty() || !behave()) return left;
+  return left_behind();
 }
 
 }  // namespace nvshare::properties

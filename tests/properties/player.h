@@ -28,7 +28,8 @@ class Player {
   // Until the dice are used up or something is broken.
   void play();
   // From here on everyone behaves: clients answer, give back what they get and ask for nothing
-  // more, nobody is paused or limited. Whoever waits and could ever have its memory must be served.
+  // more, nobody is paused or limited. Whoever waits and could ever have its memory must be served,
+  // first beside the tenants that are held asleep, then with them.
   // Says who is not; empty when all are.
   std::string settle();
 
@@ -66,6 +67,9 @@ class Player {
 
   bool answer_all();
   bool behave_once();
+  bool behave();
+  bool is_held(core::TenantId tenant) const;
+  std::string left_behind() const;
   bool somebody_pays_off_debt() const;
 
   Dice dice_;

@@ -75,6 +75,7 @@ Scenario random_crowd(Dice& dice, Duration lasts) {
   s.config.quantum_min = dice.pick<Duration>({100ms, 300ms});
   s.config.quantum_max = s.config.quantum_min * dice.between(1, 4);
   s.config.quantum_multiplier = dice.pick({5, 1});
+  s.config.idle_out = dice.pick<Duration>({0s, 0s, 300ms});
   const int tenants = dice.between(2, 6);
   for (int t = 0; t < tenants; ++t) {
     ClientSpec c;

@@ -29,6 +29,7 @@ struct ShadowClient {
   Bytes outgoing{};  // told to send out and not reported
   Bytes in_left{};   // of orders, also where what they were for has been freed
   Bytes out_left{};
+  bool failed = false;  // it did not move what it was told to, and was not told again to send out
 
   bool waits() const { return (asked || awaits.count > 0) && held == Held::No; }
   Bytes absent() const { return allocated - resident - awaits; }

@@ -37,6 +37,10 @@ struct EventText {
   std::string operator()(const TenantPaused& e) const {
     return fmt::format("TenantPaused tenant={} paused={}", e.tenant.value, e.paused);
   }
+  std::string operator()(const TenantSleeps& e) const {
+    return fmt::format("TenantSleeps tenant={} asleep={} hold={}", e.tenant.value, e.asleep,
+                       e.hold);
+  }
   std::string operator()(const ClientAdded& e) const {
     return fmt::format("ClientAdded client={} tenant={} gpu={}", e.client.value, e.tenant.value,
                        e.gpu ? fmt::to_string(e.gpu->value) : "any");
@@ -127,6 +131,9 @@ struct ActionText {
   std::string operator()(const Overdue& d) const {
     return fmt::format("Overdue client={} end={}", d.client.value, d.end);
   }
+  std::string operator()(const Sleeps& d) const {
+    return fmt::format("Sleeps client={} asleep={}", d.client.value, d.asleep);
+  }
   std::string operator()(const ReadMeter& d) const {
     return fmt::format("ReadMeter client={}", d.client.value);
   }
@@ -150,8 +157,8 @@ std::string to_lines(const Snapshot& s) {
                         g.running, g.waiting_for_memory);
   }
   for (const TenantView& t : s.tenants) {
-    text +=
-        fmt::format("tenant {} {} {} paused={}\n", t.id.value, t.name, limits(t.limits), t.paused);
+    text += fmt::format("tenant {} {} {} paused={} asleep={} hold={}\n", t.id.value, t.name,
+                        limits(t.limits), t.paused, t.sleep.has_value(), t.sleep && t.sleep->hold);
   }
   for (const ShareView& h : s.shares) {
     text +=

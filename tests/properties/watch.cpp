@@ -31,6 +31,8 @@ const char* name_of(Rule rule) {
       return "explains";
     case Rule::Refused:
       return "refused";
+    case Rule::Sleep:
+      return "sleep";
   }
   return "?";
 }
@@ -154,6 +156,7 @@ void Watch::note(const MemoryMoved& e, Time) {
   ShadowClient& client = clients_.at(e.client);
   const Bytes in = std::max(kNothing, e.resident - client.resident);
   unreserved_ = std::max(kNothing, in - client.incoming);
+  client.failed |= e.kept > kNothing || e.missing > kNothing;
   client.resident = e.resident;
   client.in_left = e.in_left;
   client.out_left = e.out_left;
@@ -179,7 +182,7 @@ void Watch::note(const ConfigChanged& e, Time) {
 // --- what was decided ---------------------------------------------------------------------------
 
 void Watch::obey(ShadowClient& client, const Grant& d, Time now) {
-  const auto& tenants = seen_.tenants;  // nobody is paused or resumed by a decision
+  const auto& tenants = tenants_;
   const auto tenant = std::find_if(tenants.begin(), tenants.end(),
                                    [&](const TenantView& t) { return t.id == client.tenant; });
   const auto id = client.id.value;
@@ -192,6 +195,9 @@ void Watch::obey(ShadowClient& client, const Grant& d, Time now) {
   }
   if (tenant != tenants.end() && tenant->paused) {
     fail(Rule::Grants, fmt::format("client {} is paused", id));
+  }
+  if (tenant != tenants.end() && tenant->sleep) {
+    fail(Rule::Sleep, fmt::format("client {} is granted and sleeps", id));
   }
   for (const auto& [other_id, other] : clients_) {
     const bool in_the_way = other_id != client.id && other.gpu == client.gpu &&
@@ -222,12 +228,24 @@ void Watch::obey(ShadowClient& client, const Drop&, Time now) {
 
 void Watch::obey(ShadowClient& client, const Overdue&, Time now) {
   const bool moves = client.incoming.count > 0 || client.outgoing.count > 0;
-  if (client.held == Held::No && moves) return;  // it does not move its memory
+  if (client.held == Held::No && moves) {  // it does not move its memory
+    client.failed = true;
+    return;
+  }
   if (client.held != Held::Told || now < client.dropped_at + config_.drop_timeout) {
     fail(Rule::Grants, fmt::format("client {} is not overdue", client.id.value));
   }
   client.held = Held::Overdue;
   bills_.metered(client, now - client.granted_at, now);
+}
+
+void Watch::obey(ShadowClient& client, const Sleeps& d, Time) {
+  const auto tenant = std::find_if(tenants_.begin(), tenants_.end(),
+                                   [&](const TenantView& t) { return t.id == client.tenant; });
+  // A client that is told that it sleeps may have woken by the same event.
+  if (tenant != tenants_.end() && !d.asleep && tenant->sleep) {
+    fail(Rule::Sleep, fmt::format("client {} is told that it is awake", client.id.value));
+  }
 }
 
 void Watch::obey(ShadowClient& client, const ReadMeter&, Time) {
@@ -240,6 +258,7 @@ void Watch::obey(ShadowClient& client, const SendOut& d, Time) {
   if (client.held != Held::No) {
     fail(Rule::Grants, fmt::format("client {} is to send out while it runs", client.id.value));
   }
+  client.failed = false;
   client.outgoing += d.bytes;
   client.out_left += d.bytes;
   if (d.bytes <= kNothing || client.outgoing > client.resident - client.pinned) {
@@ -365,13 +384,33 @@ void Watch::check_waits(const Core& core, Time now) {
   }
 }
 
-void Watch::check_state(const Core& core, const Event& event, Time now) {
-  const Snapshot snapshot = core.snapshot();
+// A sleeper that neither holds a grant nor is on its way in is told to send out what it can. Only a
+// move that failed makes it wait, and the core tells nobody of that: so orders are looked for, and
+// failures are remembered.
+void Watch::check_sleepers(const Snapshot& now) {
+  for (const ClientView& view : now.clients) {
+    const auto tenant = std::find_if(now.tenants.begin(), now.tenants.end(),
+                                     [&](const TenantView& t) { return t.id == view.tenant; });
+    const auto it = clients_.find(view.id);
+    if (tenant == now.tenants.end() || it == clients_.end() || !tenant->sleep) continue;
+    const ShadowClient& client = it->second;
+    const bool excused = client.held != Held::No || client.in_left > kNothing || client.failed;
+    if (!excused && view.leaveable > kNothing) {
+      fail(Rule::Sleep,
+           fmt::format("client {} sleeps and keeps {}", view.id.value, view.leaveable.count));
+    }
+    if (tenant->sleep->hold || tenant->paused || !client.waits()) continue;
+    fail(Rule::Sleep, fmt::format("client {} asks, and its tenant sleeps", view.id.value));
+  }
+}
+
+void Watch::check_state(const Core& core, const Snapshot& snapshot, const Event& event, Time now) {
   if (snapshot.clients.size() != clients_.size()) {
     fail(Rule::Books, "clients are missing from the snapshot");
   }
   for (const ClientView& view : snapshot.clients) check_client(view);
   check_memory(snapshot, event);
+  check_sleepers(snapshot);
   const std::string wrong = bills_.compare(snapshot.shares);
   if (!wrong.empty()) fail(Rule::Bills, wrong);
   seen_ = snapshot;
@@ -418,7 +457,8 @@ void Watch::after(const Event& event, Time now, const Result<Decisions>& result,
   unreserved_ = kNothing;
   bills_.advance(now);
   if (!refused) std::visit([&](const auto& e) { note(e, now); }, event);
-  if (std::holds_alternative<TenantPaused>(event)) seen_.tenants = core.snapshot().tenants;
+  const Snapshot snapshot = core.snapshot();
+  tenants_ = snapshot.tenants;
   for (const Decision& decision : *result) {
     std::visit(
         [&](const auto& d) {
@@ -428,7 +468,7 @@ void Watch::after(const Event& event, Time now, const Result<Decisions>& result,
         },
         decision.action);
   }
-  check_state(core, event, now);
+  check_state(core, snapshot, event, now);
   count_ticks(event, now, core);
 }
 

@@ -21,6 +21,7 @@ enum class Rule {
   Wakeups,   // never due in the past once the tick was given, never spinning
   Explains,  // whoever waits is told why
   Refused,   // a refused event changes nothing
+  Sleep,     // a sleeper does not run, sends out what it can, and wakes when it asks
 };
 
 struct Broken {
@@ -74,9 +75,12 @@ class Watch {
   void obey(ShadowClient& client, const core::MemoryWithdrawn& d, Time now);
   void obey(ShadowClient& client, const core::MemoryRefused& d, Time now);
   void obey(ShadowClient& client, const core::Overdue& d, Time now);
+  void obey(ShadowClient& client, const core::Sleeps& d, Time now);
   void obey(ShadowClient& client, const core::ReadMeter& d, Time now);
 
-  void check_state(const core::Core& core, const core::Event& event, Time now);
+  void check_state(const core::Core& core, const core::Snapshot& snapshot, const core::Event& event,
+                   Time now);
+  void check_sleepers(const core::Snapshot& now);
   void check_client(const core::ClientView& view);
   void check_memory(const core::Snapshot& now, const core::Event& event);
   void check_waits(const core::Core& core, Time now);
@@ -89,6 +93,7 @@ class Watch {
   std::map<core::ClientId, ShadowClient> clients_;
   Bills bills_;
   core::Snapshot seen_;
+  std::vector<core::TenantView> tenants_;  // after the present event
   std::optional<Time> wakeup_;
   std::optional<core::ClientId> asked_for_memory_;  // by the present event
   Bytes unreserved_{};  // what has come in by the present event, and had no room kept for it

@@ -14,6 +14,8 @@ Command why_command();
 Command trace_command();
 Command pause_command();
 Command resume_command();
+Command sleep_command();
+Command wake_command();
 Command config_command();
 Command doctor_command();
 Command doctor_probe_command();

@@ -93,11 +93,17 @@ GpuInfo gpu_of(const Json& json) {
 }
 
 ProcessInfo process_of(const Json& json) {
-  return {whole(json, "pid"),     text(json, "program"),    whole(json, "gpu"),
-          text(json, "state"),    bytes(json, "allocated"), bytes(json, "resident"),
-          time(json, "used"),     time(json, "held"),       whole(json, "holds"),
-          bytes(json, "swapped"), bytes(json, "pinned"),    bytes(json, "incoming"),
-          bytes(json, "outgoing")};
+  return {whole(json, "pid"),      text(json, "program"),    whole(json, "gpu"),
+          text(json, "state"),     bytes(json, "allocated"), bytes(json, "resident"),
+          time(json, "used"),      time(json, "held"),       whole(json, "holds"),
+          bytes(json, "swapped"),  bytes(json, "pinned"),    bytes(json, "incoming"),
+          bytes(json, "outgoing"), bytes(json, "beyond")};
+}
+
+MovesInfo moves_of(const Json& json) {
+  const Json* moves = find(json, "moves");
+  if (moves == nullptr) return {};
+  return {bytes(*moves, "out"), bytes(*moves, "in"), bytes(*moves, "copied")};
 }
 
 TenantInfo tenant_of(const Json& json) {
@@ -108,8 +114,14 @@ TenantInfo tenant_of(const Json& json) {
   tenant.memory = some_bytes(json, "memory");
   tenant.priority = static_cast<int>(whole(json, "priority"));
   tenant.paused = flag(json, "paused", false);
+  tenant.asleep = flag(json, "asleep", false);
+  tenant.hold = flag(json, "hold", false);
+  tenant.to_leave = bytes(json, "to_leave");
   tenant.share = number(json, "share");
   tenant.used = time(json, "used");
+  tenant.resident = bytes(json, "resident");
+  tenant.pinned = bytes(json, "pinned");
+  tenant.moves = moves_of(json);
   tenant.processes = list(json, "processes", process_of);
   return tenant;
 }
@@ -162,6 +174,10 @@ Result<TenantInfo> read_tenant(const std::string& json) {
   const auto answer = answer_with(json, "tenant");
   if (!answer) return answer.error();
   return tenant_of(*find(*answer, "tenant"));
+}
+
+bool read_changed(const std::string& json) {
+  return flag(Json::parse(json, nullptr, false), "changed", true);
 }
 
 Result<std::vector<WhyProcess>> read_why(const std::string& json) {
@@ -221,6 +237,14 @@ std::string limit_request(const std::string& name, const LimitWish& wish) {
 
 std::string pause_request(const std::string& name, bool paused) {
   return line({{"op", "pause"}, {"name", name}, {"paused", paused}});
+}
+
+std::string sleep_request(const std::string& name, bool hold) {
+  return line({{"op", "sleep"}, {"name", name}, {"hold", hold}});
+}
+
+std::string wake_request(const std::string& name) {
+  return line({{"op", "wake"}, {"name", name}});
 }
 
 std::string config_request() {

@@ -51,6 +51,14 @@ struct ProcessInfo {
   Bytes pinned;
   Bytes incoming;
   Bytes outgoing;
+  Bytes beyond{};  // of what is swapped: too much for the GPU, and never asked to be there
+};
+
+// Bytes that ever moved, of which so many were copied.
+struct MovesInfo {
+  Bytes out;
+  Bytes in;
+  Bytes copied;
 };
 
 struct TenantInfo {
@@ -60,8 +68,14 @@ struct TenantInfo {
   std::optional<Bytes> memory;  // the limit
   int priority = 0;
   bool paused = false;
+  bool asleep = false;
+  bool hold = false;            // only `wake` wakes it
+  Bytes to_leave;               // of a sleeper: still to move out
   std::optional<double> share;  // percent
   Duration used{};
+  Bytes resident;
+  Bytes pinned;
+  MovesInfo moves;
   std::vector<ProcessInfo> processes;
 };
 
@@ -105,6 +119,8 @@ struct SettingInfo {
 // Each reads an answer that was accepted; an error when it is none of its kind.
 Result<Status> read_status(const std::string& json);
 Result<TenantInfo> read_tenant(const std::string& json);
+// Whether a request has changed anything; true where the answer does not say.
+bool read_changed(const std::string& json);
 Result<std::vector<WhyProcess>> read_why(const std::string& json);
 Result<TracePart> read_trace(const std::string& json);
 Result<std::vector<SettingInfo>> read_settings(const std::string& json);
@@ -119,6 +135,8 @@ std::string why_request(const std::string& name);
 std::string trace_request(const std::string& name, std::optional<long> from);
 std::string limit_request(const std::string& name, const LimitWish& wish);
 std::string pause_request(const std::string& name, bool paused);
+std::string sleep_request(const std::string& name, bool hold);
+std::string wake_request(const std::string& name);
 std::string config_request();
 std::string set_request(const std::string& key, const std::string& value);
 std::string scheduling_request(bool on);

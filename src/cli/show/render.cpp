@@ -53,9 +53,26 @@ std::string state_of(const ProcessInfo& process) {
   return short_text(process.state, kProgramWidth);
 }
 
+std::string_view asleep(const TenantInfo& tenant) {
+  return tenant.hold ? "held asleep" : "asleep";
+}
+
+// A process of a sleeper that is on its way out says so until it has left.
+std::string state_of(const TenantInfo& tenant, const ProcessInfo& process) {
+  const bool at_rest = process.state == "idle" || process.state == "waiting";
+  if (tenant.asleep && at_rest && process.outgoing.count <= 0) return std::string(asleep(tenant));
+  return state_of(process);
+}
+
 // Of several processes the busiest speaks for the tenant.
 std::string state_of(const TenantInfo& tenant) {
   if (tenant.paused) return "paused";
+  if (tenant.asleep) {
+    for (const ProcessInfo& one : tenant.processes) {
+      if (state_of(tenant, one) != asleep(tenant)) return state_of(one);
+    }
+    return std::string(asleep(tenant));
+  }
   if (tenant.processes.empty()) return "-";
   for (const ProcessInfo& one : tenant.processes) {
     if (one.state == "running") return one.state;
@@ -132,6 +149,18 @@ std::string tenants_text(const std::vector<TenantInfo>& tenants, bool colour) {
                     rows, colour);
 }
 
+// What sleepers keep although it could move, one line each.
+std::string kept_text(const std::vector<TenantInfo>& tenants) {
+  std::string text;
+  for (const TenantInfo& tenant : tenants) {
+    const Bytes kept = tenant.resident - tenant.pinned - tenant.to_leave;
+    if (!tenant.asleep || kept.count <= 0) continue;
+    text += fmt::format("{} sleeps, and {} of it stay on the GPU: the host has no place for them\n",
+                        short_text(tenant.name, kNameWidth), to_text(kept));
+  }
+  return text;
+}
+
 std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
   std::vector<std::vector<Cell>> rows;
   for (const ForeignInfo& one : foreign) {
@@ -146,7 +175,7 @@ std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
 
 std::string status_text(const Status& status, bool colour) {
   std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour) +
-                     "\n" + tenants_text(status.tenants, colour);
+                     "\n" + tenants_text(status.tenants, colour) + kept_text(status.tenants);
   if (!status.foreign.empty()) text += "\n" + foreign_text(status.foreign, colour);
   return text;
 }
@@ -157,8 +186,9 @@ std::string processes_text(const Status& status, bool colour) {
     for (const ProcessInfo& one : tenant.processes) {
       rows.push_back({fmt::format("{}", one.pid), short_text(tenant.name, kNameWidth),
                       short_text(one.program, kProgramWidth), fmt::format("{}", one.gpu),
-                      state_cell(state_of(one)), to_text(one.allocated), to_text(one.resident),
-                      some_or_none(one.pinned), to_text(one.used), to_text(one.held)});
+                      state_cell(state_of(tenant, one)), to_text(one.allocated),
+                      to_text(one.resident), some_or_none(one.pinned), to_text(one.used),
+                      to_text(one.held)});
     }
   }
   if (rows.empty()) return "no program runs under nvshare\n";
@@ -178,7 +208,10 @@ std::string processes_text(const Status& status, bool colour) {
 std::string tenant_line(const TenantInfo& tenant) {
   return fmt::format("{}: cores {}%, memory {}, priority {}{}\n", short_text(tenant.name, 64),
                      tenant.cores, tenant.memory ? to_text(*tenant.memory) : "without limit",
-                     tenant.priority, tenant.paused ? ", paused" : "");
+                     tenant.priority,
+                     tenant.paused   ? ", paused"
+                     : tenant.asleep ? fmt::format(", {}", asleep(tenant))
+                                     : "");
 }
 
 std::string why_text(const std::string& name, const std::vector<WhyProcess>& processes) {

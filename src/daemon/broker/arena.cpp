@@ -181,7 +181,7 @@ void Broker::ask_for_arena(Time now) {
       client.arena_idle_since.reset();
     } else if (!client.arena_idle_since) {
       client.arena_idle_since = now;
-    } else if (now - *client.arena_idle_since >= kArenaLingers) {
+    } else if (now - *client.arena_idle_since >= (client.slept ? kSleptLingers : kArenaLingers)) {
       // What it could not give back now it is asked for again.
       client.arena_idle_since = now;
       client.arena_returnable = std::max(client.arena_returnable, client.arena - enough);

@@ -264,8 +264,14 @@ void Broker::remove(const TenantRecord& tenant, Time now) {
   tenants_.erase(id);
 }
 
+// Somebody has said that it is not to run: paused, or asleep until it is woken.
+bool Broker::is_held(const TenantRecord& tenant) const {
+  const auto sleep = core_.sleep_of(tenant.id);
+  return tenant.paused || (sleep && sleep->hold);
+}
+
 bool Broker::in_use(const TenantRecord& tenant, Time now) const {
-  if (!tenant.clients.empty() || tenant.open || tenant.kept || tenant.paused) return true;
+  if (!tenant.clients.empty() || tenant.open || tenant.kept || is_held(tenant)) return true;
   const Duration pays_off = tenant.debt * 100 / tenant.limits.core_percent;
   return tenant.is.kind != TenantKind::Run &&
          now - tenant.empty_since < std::max(kTenantLingers, pays_off);
@@ -276,7 +282,7 @@ bool Broker::in_use(const TenantRecord& tenant, Time now) const {
 bool Broker::make_room(Time now) {
   const TenantRecord* oldest = nullptr;
   for (const auto& [id, tenant] : tenants_) {
-    if (!tenant.clients.empty() || tenant.open || tenant.kept || tenant.paused) continue;
+    if (!tenant.clients.empty() || tenant.open || tenant.kept || is_held(tenant)) continue;
     if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
   }
   if (oldest == nullptr) return false;
@@ -323,6 +329,21 @@ Result<void> Broker::set_paused(TenantId id, bool paused, Time now) {
   return {};
 }
 
+Result<bool> Broker::set_asleep(TenantId id, bool asleep, bool hold, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  // What has been allocated without asking would wake it when it is noticed.
+  for (const ClientId client : at->second.clients) revoke(clients_.at(client), now);
+  const auto sleep = core_.sleep_of(id);
+  const bool same = asleep ? sleep && (sleep->hold || !hold) : !sleep;
+  if (same) return false;
+  const auto taken = step(core::TenantSleeps{id, asleep, hold}, now);
+  if (!taken) return taken.error();
+  log_.info(asleep ? "tenant_put_to_sleep" : "tenant_woken",
+            {{"tenant", at->second.is.name}, {"hold", hold ? 1 : 0}});
+  return true;
+}
+
 void Broker::show_limits(const TenantRecord& tenant) {
   auto message = wire::make<wire::Limits>();
   const std::int64_t memory = tenant.limits.memory ? tenant.limits.memory->count : 0;
@@ -353,6 +374,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.program = printable(hello.program, sizeof hello.program);
   client.page = &page;
   client.own_limit = own_limit(hello);
+  client.asleep = core_.sleep_of(tenant_id).has_value();
   client.backend = tenant.backend == wire::Backend::Default ? backend_ : tenant.backend;
   client.oversubscribes = tenant.oversubscribes && client.backend == wire::Backend::Managed;
   client.allocated = Bytes{static_cast<std::int64_t>(hello.allocated)};

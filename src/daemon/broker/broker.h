@@ -72,6 +72,10 @@ class Broker {
   Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const;
   Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now);
   Result<void> set_paused(TenantId tenant, bool paused, Time now);
+  // Puts the tenant to sleep, or wakes it; `hold`: its own work does not wake it. False when it
+  // sleeps, or is awake, already. A sleeper can be held afterwards. Without `hold` a tenant that
+  // has work stays awake: core().sleep_of() says.
+  Result<bool> set_asleep(TenantId tenant, bool asleep, bool hold, Time now);
 
   // --- clients
   // A process begins to use a GPU; `page` stays until leave(). `greet` sends the answer, with the
@@ -122,6 +126,8 @@ class Broker {
   static constexpr Duration kArenaNoticed = 1s;   // by a program that it was given to
   static constexpr Duration kArenaTaken = 60s;    // in by it, at the latest
   static constexpr Duration kArenaLingers = 10s;  // that nobody needs
+  // The same of a client that has slept: when it sleeps again, only what it has changed is copied.
+  static constexpr Duration kSleptLingers = 10min;
   // How long a program is given none that did not have the last; twice as long each time.
   static constexpr Duration kArenaShortWait = 1s;
   static constexpr Duration kArenaLongWait = 64s;
@@ -209,6 +215,7 @@ class Broker {
   void act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time);
   void act(const core::MemoryRefused&, const core::Reason&, Time) {}
   void act(const core::Overdue& overdue, const core::Reason& why, Time now);
+  void act(const core::Sleeps& sleeps, const core::Reason& why, Time now);
   void act(const core::ReadMeter& order, const core::Reason& why, Time now);
   void read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases = nullptr,
                    std::uint64_t released_used = 0);
@@ -225,6 +232,7 @@ class Broker {
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,
                            wire::Page& page);
   Result<TenantId> add_tenant(const TenantName& name, const core::Limits& limits, Time now);
+  bool is_held(const TenantRecord& tenant) const;
   bool in_use(const TenantRecord& tenant, Time now) const;
   void remove(const TenantRecord& tenant, Time now);
   bool make_room(Time now);

@@ -150,7 +150,7 @@ bool Broker::may_have_credit(const ClientRecord& client) const {
   const core::ClientView view = *core_.view(client.id);
   const bool stops =
       view.state == core::ClientState::Stopping || view.state == core::ClientState::Overdue;
-  return here == 1 && !stops && !client.oversubscribes && client.orders.empty() &&
+  return here == 1 && !stops && !client.asleep && !client.oversubscribes && client.orders.empty() &&
          client.booked == client.allocated && view.allocated == client.booked &&
          view.resident == client.booked;
 }

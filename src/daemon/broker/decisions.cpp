@@ -101,6 +101,15 @@ void Broker::act(const core::Overdue& overdue, const core::Reason& why, Time) {
   if (overdue.end) outbox_.end(client->id);
 }
 
+void Broker::act(const core::Sleeps& sleeps, const core::Reason& why, Time now) {
+  ClientRecord* client = find(sleeps.client);
+  if (client == nullptr) return;
+  client->asleep = sleeps.asleep;
+  client->slept |= sleeps.asleep;
+  note(*client, sleeps.asleep ? "sleep" : "wake", {{"reason", core::to_text(why)}});
+  fill_arena(now);
+}
+
 void Broker::act(const core::ReadMeter& order, const core::Reason&, Time now) {
   const ClientRecord* client = find(order.client);
   if (client != nullptr) read_meters(gpus_.at(client->gpu), now);

@@ -133,6 +133,8 @@ struct ClientRecord {
   wire::Watch watch = wire::Watch::Metered;
   std::optional<HeldGrant> grant;
   bool wants = false;
+  bool asleep = false;  // with its tenant, as the core said last
+  bool slept = false;   // at some time
   wire::Backend backend = wire::Backend::Native;
   Bytes allocated{};  // what it has
   Bytes pinned{};     // of that, what can never leave the GPU

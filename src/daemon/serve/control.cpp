@@ -130,6 +130,8 @@ struct Control::Json {
     Bytes resident{};
     Bytes swapped{};
     Bytes pinned{};
+    Bytes to_leave{};
+    const auto sleep = broker().core().sleep_of(tenant.id);
     for (const ClientId id : tenant.clients) {
       processes.push_back(process(broker().clients().at(id)));
       const auto view = broker().core().view(id);
@@ -137,6 +139,7 @@ struct Control::Json {
       resident += view->resident;
       swapped += view->allocated - view->resident + broker().clients().at(id).beyond;
       pinned += view->pinned;
+      if (sleep) to_leave += view->outgoing + view->leaveable;
     }
     return {{"name", tenant.is.name},
             {"kind", name_of(tenant.is.kind)},
@@ -145,6 +148,10 @@ struct Control::Json {
             {"memory", of(tenant.limits.memory)},
             {"priority", tenant.limits.priority},
             {"paused", tenant.paused},
+            {"asleep", sleep.has_value()},
+            {"hold", sleep && sleep->hold},
+            {"asleep_for", sleep ? json((now - sleep->since).count()) : json(nullptr)},
+            {"to_leave", to_leave.count},
             {"oversubscribe_self", tenant.oversubscribes},
             {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
             {"used", used == bills.end() ? 0 : used->second.count()},
@@ -255,7 +262,21 @@ struct Control::Json {
           "makes room for others: {} of its memory still to move out; it comes back in its turn",
           nvshare::to_text(view->outgoing));
     }
-    return core::to_text(*reason);
+    const bool sleeps = reason->why == core::Why::Asleep || reason->why == core::Why::HeldAsleep;
+    return core::to_text(*reason) + (view && sleeps ? remains(*view) : "");
+  }
+
+  // What of a sleeper is still on the GPU, and why.
+  static std::string remains(const core::ClientView& view) {
+    std::string text;
+    const auto say = [&](Bytes bytes, std::string_view what) {
+      if (bytes > Bytes{}) text += fmt::format("; {} {}", nvshare::to_text(bytes), what);
+    };
+    const Bytes leaves = view.outgoing + view.leaveable;
+    say(leaves, "of its memory still to move out");
+    say(view.resident - view.pinned - leaves, "stay on the GPU: the host has no place for them");
+    say(view.pinned, "stay on the GPU: they are pinned and cannot move");
+    return text;
   }
 
   static std::string refusals(const ClientRecord& client) {
@@ -347,6 +368,22 @@ struct Control::Json {
     return json{{"tenant", tenant(broker().tenants().at(id))}};
   }
 
+  Result<json> set_asleep(const json& request, bool asleep) const {
+    const auto found = tenant_named(request);
+    if (!found) return found.error();
+    const auto hold = request.find("hold");
+    if (hold != request.end() && !hold->is_boolean())
+      return Error{"\"hold\" is to be true or false"};
+    const bool held = hold != request.end() && hold->get<bool>();
+    const TenantId id = (*found)->id;
+    const auto set = broker().set_asleep(id, asleep, held, now);
+    if (!set) return set.error();
+    return json{{"changed", *set}, {"tenant", tenant(broker().tenants().at(id))}};
+  }
+
+  Result<json> sleep(const json& request) const { return set_asleep(request, true); }
+  Result<json> wake(const json& request) const { return set_asleep(request, false); }
+
   json setting(const Setting& one) const {
     return {{"name", one.name},
             {"value", text_of(control.settings_, one.name)},
@@ -399,12 +436,14 @@ struct Control::Json {
 
   Result<json> dispatch(const json& request) const {
     using Operation = Result<json> (Json::*)(const json&) const;
-    static constexpr std::array<std::pair<std::string_view, Operation>, 8> kOperations{
+    static constexpr std::array<std::pair<std::string_view, Operation>, 10> kOperations{
         {{"status", &Json::status},
          {"why", &Json::why},
          {"trace", &Json::trace},
          {"limit", &Json::limit},
          {"pause", &Json::pause},
+         {"sleep", &Json::sleep},
+         {"wake", &Json::wake},
          {"config", &Json::config},
          {"set", &Json::set},
          {"scheduling", &Json::scheduling}}};

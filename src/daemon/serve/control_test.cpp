@@ -348,6 +348,41 @@ TEST_F(ControlTest, SchedulingIsSwitched) {
   refused({{"op", "scheduling"}});
 }
 
+TEST_F(ControlTest, SleepAndWakeAnswerWithTheTenant) {
+  ASSERT_EQ(t.ask_movable(client, gib(4)), TestBroker::Told::Available);
+  ASSERT_TRUE(t.ask(client, gib(1)));
+  const json slept = ask({{"op", "sleep"}, {"name", "train"}, {"hold", true}});
+  EXPECT_EQ(slept["changed"], true);
+  EXPECT_EQ(slept["tenant"]["asleep"], true);
+  EXPECT_EQ(slept["tenant"]["hold"], true);
+  EXPECT_EQ(slept["tenant"]["to_leave"], gib(4).count);
+  t.now += 2s;
+  EXPECT_EQ(why(),
+            "has been held asleep for 2.00s: nvshare wake brings it back; 4GiB of its memory still "
+            "to move out; 1GiB stay on the GPU: they are pinned and cannot move");
+  const auto out = t.outbox.take<wire::SwapOut>(client).at(0);
+  t.moved(client, out.order, gib(3), {});
+  const json status = ask({{"op", "status"}})["tenants"][0];
+  EXPECT_EQ(status["asleep_for"], 2'000'000'000);
+  EXPECT_EQ(status["to_leave"], 0) << "it could not move the rest";
+  EXPECT_NE(why().find("; 1GiB stay on the GPU: the host has no place for them"), std::string::npos)
+      << why();
+  EXPECT_EQ(ask({{"op", "sleep"}, {"name", "train"}})["changed"], false);
+  const json woken = ask({{"op", "wake"}, {"name", "train"}});
+  EXPECT_EQ(woken["tenant"]["asleep"], false);
+  EXPECT_TRUE(woken["tenant"]["asleep_for"].is_null());
+  EXPECT_EQ(ask({{"op", "wake"}, {"name", "train"}})["changed"], false);
+}
+
+TEST_F(ControlTest, SleepRefusesWhatMakesNoSense) {
+  EXPECT_EQ(refused({{"op", "sleep"}, {"name", "trian"}}),
+            "there is no tenant 'trian'; did you mean 'train'?");
+  EXPECT_EQ(refused({{"op", "sleep"}, {"name", "train"}, {"hold", 1}}),
+            "\"hold\" is to be true or false");
+  refused({{"op", "wake"}});
+  EXPECT_EQ(ask({{"op", "status"}})["tenants"][0]["asleep"], false);
+}
+
 TEST_F(ControlTest, AnyLineHasAnAnswer) {
   for (const std::string& line :
        {std::string(), std::string("{"), std::string("null"), std::string("[]"), std::string("{}"),

@@ -1,0 +1,114 @@
+#pragma once
+
+// What a Core consists of. Only core.cpp and core_sleep.cpp see it.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "core/core.h"
+#include "core/gpu.h"
+#include "core/state.h"
+
+namespace nvshare::core {
+
+class Core::Impl {
+ public:
+  Impl(const Config& config, Time now) : config_(config), now_(now) {}
+
+  Result<Decisions> step(const Event& event, Time now);
+
+  std::optional<Time> next_wakeup() const {
+    const std::optional<Time> sleeps = next_sleep();
+    if (wakeups_.empty()) return sleeps;
+    return std::min(wakeups_.begin()->first, sleeps.value_or(Time::max()));
+  }
+
+  Result<Reason> reason(ClientId id, Time now) const;
+
+  std::optional<ClientView> view(ClientId id) const;
+  Snapshot snapshot() const;
+  std::optional<SleepView> sleep_of(TenantId id) const {
+    const auto it = tenants_.find(id);
+    return it == tenants_.end() ? std::nullopt : it->second.sleep;
+  }
+  std::optional<Bytes> safe_limit(GpuId id) const {
+    const auto it = gpus_.find(id);
+    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
+  }
+  std::optional<Bytes> unpinned(GpuId id) const {
+    const auto it = gpus_.find(id);
+    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
+  }
+  // Null when the client is not known.
+  const Residency* residency_of(ClientId id, const Client*& client) const {
+    const auto it = clients_.find(id);
+    if (it == clients_.end()) return nullptr;
+    client = &it->second;
+    return &gpus_.at(client->gpu).residency();
+  }
+  const Config& config() const { return config_; }
+
+ private:
+  Result<void> take(const GpuAdded& e, Time now, Decisions& out);
+  Result<void> take(const GpuRemoved& e, Time now, Decisions& out);
+  Result<void> take(const OverheadMeasured& e, Time now, Decisions& out);
+  Result<void> take(const OverlapSeen& e, Time now, Decisions& out);
+  Result<void> take(const TenantAdded& e, Time now, Decisions& out);
+  Result<void> take(const TenantRemoved& e, Time now, Decisions& out);
+  Result<void> take(const LimitsChanged& e, Time now, Decisions& out);
+  Result<void> take(const TenantPaused& e, Time now, Decisions& out);
+  Result<void> take(const TenantSleeps& e, Time now, Decisions& out);
+  Result<void> take(const ClientAdded& e, Time now, Decisions& out);
+  Result<void> take(const ClientGone& e, Time now, Decisions& out);
+  Result<void> take(const WorkRequested& e, Time now, Decisions& out);
+  Result<void> take(const Released& e, Time now, Decisions& out);
+  Result<void> take(const Usage& e, Time now, Decisions& out);
+  Result<void> take(const MemoryChanged& e, Time now, Decisions& out);
+  Result<void> take(const MemoryFound& e, Time now, Decisions& out);
+  std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
+  Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
+  Result<void> take(const HostMeasured& e, Time now, Decisions& out);
+  Result<void> take(const HostMemoryComing& e, Time now, Decisions& out);
+  Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
+  Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
+  Result<void> take(const Tick& e, Time now, Decisions& out);
+
+  Gpu* find_gpu(GpuId id) { return find(gpus_, id); }
+  Client* find_client(ClientId id) { return find(clients_, id); }
+  Tenant* find_tenant(TenantId id) { return find(tenants_, id); }
+  template <typename Map, typename Id>
+  static typename Map::mapped_type* find(Map& map, Id id) {
+    const auto it = map.find(id);
+    return it == map.end() ? nullptr : &it->second;
+  }
+  GpuId best_gpu() const;
+  void finish(Gpu& gpu, Time now, Decisions& out);
+  void finish_one(Gpu& gpu, Time now, Decisions& out);
+  void finish_all(Time now, Decisions& out);
+  bool asks(const Tenant& tenant) const;
+  void set_sleep(Tenant& tenant, std::optional<SleepView> sleep, const Reason& why, Time now,
+                 Decisions& out);
+  void wake_by_work(Tenant& tenant, Time now, Decisions& out);
+  void follow_idleness(Tenant& tenant, bool active, Time now);
+  std::optional<Time> next_sleep() const;
+  void send_idle_to_sleep(Time now, Decisions& out);
+  void forget_wakeup(GpuId id);
+
+  Config config_;
+  Time now_;
+  bool scheduling_ = true;
+  std::uint64_t next_client_ = 1;
+  HostPool host_;
+  std::map<GpuId, Gpu> gpus_;
+  std::unordered_map<TenantId, Tenant> tenants_;
+  std::unordered_map<ClientId, Client> clients_;
+  std::set<std::pair<Time, GpuId>> wakeups_;
+  std::map<GpuId, Time> wakeup_of_;
+  std::set<std::pair<Time, TenantId>> idle_;  // tenants by since when they have had no work
+};
+
+}  // namespace nvshare::core

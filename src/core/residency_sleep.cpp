@@ -1,0 +1,91 @@
+// Memory of tenants that sleep: it leaves although nobody needs the room, and comes back unasked.
+
+#include <algorithm>
+
+#include "core/residency.h"
+
+namespace nvshare::core {
+namespace {
+
+constexpr Bytes kNothing{0};
+
+}  // namespace
+
+// A client that falls asleep has no claim on its room any more, and waits for none. Without that
+// others would wait until its quantum is over.
+void Residency::sleep_changed(Client& client, Time now) {
+  unlist(client);
+  const bool asleep = client.tenant->sleep.has_value();
+  if (asleep) {
+    end_quantum(client, now);
+    client.protect_cap.reset();
+    client.admitted = false;
+    set_undone(client, kNothing);
+    woken_.erase({client.seq, &client});
+  } else {
+    client.idle_since = now;
+    woken_.emplace(client.seq, &client);
+  }
+  stale_ = true;
+  list(client);
+}
+
+// A client that still has a grant is listed when it has given the grant back.
+void Residency::list_sleeper(Client& client) {
+  if (client.phase != Phase::Off) return;
+  client.evictable = true;
+  sleepers_.emplace(client.seq, &client);
+  stale_ = true;
+}
+
+// What a sleeper is told to send out. It waits for host memory that is being made, so that it
+// leaves at the speed of the link. Two chunks of places stay for clients that pass each other.
+Bytes Residency::sends_out_asleep(const Client& client) const {
+  const Bytes could = leaveable(client);
+  if (!client.leaves_to_host() || !host_.most()) return could;
+  const Bytes used = client.absent() + client.incoming - client.fresh + client.outgoing;
+  const Bytes ready = *client.host_ready - used;
+  if (could > ready && client.host_coming > kNothing) return kNothing;
+  const Bytes bytes = std::min(could, host_places() - chunk());
+  return could <= ready ? bytes : std::min(bytes, ready - rounding());
+}
+
+Bytes Residency::could_leave(const Client& client) const {
+  const Bytes could = leaveable(client);
+  if (!client.leaves_to_host() || !host_.most()) return could;
+  if (client.host_coming == kNothing) return std::max(kNothing, sends_out_asleep(client));
+  return std::clamp(host_places() - chunk(), kNothing, could);
+}
+
+// Each sleeper is told to send out all that has a place on the host. What has none is ordered when
+// host memory comes, because list() then puts the client here again.
+void Residency::send_sleepers_out(Time now, Decisions& out) {
+  const ClientOrder sleepers = sleepers_;
+  for (const auto& [seq, client] : sleepers) {
+    unlist(*client);
+    const Bytes bytes = sends_out_asleep(*client);
+    waits_for_places_ |= bytes < leaveable(*client);
+    if (bytes > kNothing)
+      send_out(*client, bytes, {.why = Why::PutToSleep, .bytes = bytes}, now, out);
+    list(*client);
+  }
+}
+
+// One try for each client that was woken, when nobody waits for memory and all that it lacks fits:
+// so nothing is taken from anybody. A client that has work has its memory by the queue, and one
+// that holds a grant would be given memory that it cannot move now.
+void Residency::bring_woken_back(Time now, Decisions& out) {
+  if (woken_.empty() || !queue_.empty()) return;
+  const ClientOrder woken = woken_;
+  for (const auto& [seq, client] : woken) {
+    if (client->outgoing > kNothing || client->rests_until || client->stalled) continue;
+    const Bytes absent = client->absent();
+    const bool idle = client->phase == Phase::Off && !client->waits_for_memory();
+    const bool comes = idle && absent > kNothing && client->incoming == kNothing;
+    if (comes && absent > free() - given_back_for_now(now)) continue;
+    woken_.erase({seq, client});
+    if (comes) admit(*client, Time::max(), Why::Woken, now, out);
+  }
+}
+
+}  // namespace nvshare::core
