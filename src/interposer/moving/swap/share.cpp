@@ -62,7 +62,7 @@ Chunk* begin_export(Space& space, CUdeviceptr base, uint64_t secret, uint32_t in
     if (count == index) wanted = chunk;
   }
   if (wanted == nullptr) return nullptr;
-  piece = {-1, wanted->bytes, count, base - region.address, found->bytes, space.gate};
+  piece = {-1, wanted->bytes, count, base - region.address, found->bytes, space.device};
   region.moving += 1;
   return wanted;
 }

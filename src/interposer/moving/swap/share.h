@@ -26,7 +26,7 @@ struct SwapPiece {
   uint32_t count = 0;   // of chunks
   uint64_t offset = 0;  // of the allocation in the first chunk
   uint64_t length = 0;  // of the allocation
-  Gate* gate = nullptr;
+  CUdevice device = -1;
 };
 
 // For any thread, with no lock of ours held. Nothing without the right secret.
