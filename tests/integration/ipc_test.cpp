@@ -2,7 +2,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "integration/world.h"
 
@@ -24,6 +26,16 @@ class Ipc : public World {
     set("NVSHARE_RESERVE_PER_PROCESS", "2Mi");
     set("NVSHARE_RESERVE_PERCENT", "1");
     set("NVSHARE_QUANTUM_MIN", "100ms");
+  }
+
+  static std::vector<std::string> lines_of_section(const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream words(text);
+    for (std::string line; std::getline(words, line);) {
+      if (line.rfind("ipc ", 0) == 0) lines.push_back(line);
+    }
+    EXPECT_GT(lines.size(), 50u);
+    return lines;
   }
 
   // A program that has shared `bytes` of words that are all 41, and their handle.
@@ -70,6 +82,20 @@ TEST_F(Ipc, BothSeeWhatTheOtherWrites) {
   EXPECT_EQ(ask(other, "close"), kGood);
   EXPECT_EQ(ask(other, "close"), "nothing to close");
   EXPECT_EQ(scheduler.output().find("client_disconnected"), std::string::npos);
+}
+
+// Memory, events and pools, with two processes in one run: every answer is the card's.
+TEST_F(Ipc, EveryAnswerIsTheOneRecordedOnACard) {
+  set("NVSHARE_SOFTGPU_MEMORY", "4Gi");
+  const Process scheduler = start_scheduler();
+  Process program = run({"--name", "conformance"}, {NVSHARE_CONFORMANCE, "--section", "ipc"});
+  const auto ending = program.wait(60s);
+  ASSERT_TRUE(ending) << program.output();
+  std::ifstream record(NVSHARE_CONFORMANCE_RECORD);
+  EXPECT_EQ(lines_of_section(program.output()),
+            lines_of_section({std::istreambuf_iterator<char>(record), {}}));
+  EXPECT_NE(scheduler.output().find("program=conformance"), std::string::npos)
+      << "it was under nvshare";
 }
 
 // It has several chunks, and is a part of one.
