@@ -26,6 +26,7 @@ bool is_same_home(const TenantName& one, const TenantName& other) {
 }  // namespace
 
 void ProgramServer::ipc_exports(Session& session, const wire::IpcExports& message) {
+  if (session.ipc) return;  // a process has one name
   session.ipc = IpcOwner{std::to_array(message.name),
                          processes_.tenant_of(session.peer.pid, session.peer.uid)};
 }

@@ -56,7 +56,8 @@ void tell_name(Link& link, const Name& name) {
 
 struct Reached {
   int socket = -1;
-  bool again = false;  // the owner may be found later
+  bool again = false;   // the owner may be found later
+  bool silent = false;  // the scheduler has said nothing
 };
 
 Reached ask_scheduler(const Name& owner, const wire::IpcMemory& memory) {
@@ -77,7 +78,7 @@ Reached ask_scheduler(const Name& owner, const wire::IpcMemory& memory) {
   close_socket(socket);
   if (peer != nullptr && peer->result == wire::IpcResult::Found) return {peer_socket, true};
   if (peer_socket >= 0) close_socket(peer_socket);
-  return {-1, peer != nullptr && peer->again != 0};
+  return {-1, peer != nullptr && peer->again != 0, peer == nullptr};
 }
 
 }  // namespace
@@ -110,15 +111,17 @@ int ipc_reach(const Name& owner, const wire::IpcMemory& memory, uint64_t deadlin
   const KeepErrno keep;
   handle_forks();
   const uint64_t begin = now_ns();
-  for (;;) {
+  for (int silences = 0;;) {
     const Reached reached = ask_scheduler(owner, memory);
     if (reached.socket >= 0) {
       const timeval limit{static_cast<time_t>(kIpcPatience / 1'000'000'000), 0};
       setsockopt(reached.socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
       return reached.socket;
     }
+    // One that has just ended is followed by another; one of before protocol 1.4 never answers.
+    silences += reached.silent ? 1 : 0;
     const uint64_t now = now_ns();
-    if (now >= deadline || (!reached.again && now - begin > kMayCross)) return -1;
+    if (silences > 1 || now >= deadline || (!reached.again && now - begin > kMayCross)) return -1;
     sleep_ns(kAskAgain);
   }
 }

@@ -238,9 +238,9 @@ void drop(Import& import) {
   g_imports.pool.give(&import);
 }
 
-// Takes those for which `is_wanted` out of the table.
-template <typename IsWanted>
-void drop_all(IsWanted is_wanted) {
+// Drops those for which `is_wanted`, and then `may_go`, which may wait.
+template <typename IsWanted, typename MayGo>
+void drop_all(IsWanted is_wanted, MayGo may_go) {
   Import* list = nullptr;
   {
     const Lock lock(g_imports.mutex);
@@ -252,7 +252,7 @@ void drop_all(IsWanted is_wanted) {
   }
   while (list != nullptr) {
     Import* next = list->next;
-    drop(*list);
+    if (may_go(*list)) drop(*list);
     list = next;
   }
 }
@@ -270,10 +270,9 @@ bool captures_going_on() {
 // What was closed during a capture, when nobody could wait for the GPU.
 void tidy() {
   if (g_import_count.load() == 0 || captures_going_on()) return;
-  drop_all([](const Import& one) {
-    CUresult ignored;
-    return one.opened == 0 && wait_for_gpu(one.context, &ignored);
-  });
+  CUresult ignored;
+  drop_all([](const Import& one) { return one.opened == 0; },
+           [&](const Import& one) { return wait_for_gpu(one.context, &ignored); });
 }
 
 // The import that an address lies in, with the table's mutex held.
@@ -371,7 +370,8 @@ void imports_context_gone(CUcontext context) {
   if (g_import_count.load() == 0) return;
   const KeepErrno keep;
   const Lock changing(g_imports.changing);
-  drop_all([context](const Import& one) { return one.context == context; });
+  drop_all([context](const Import& one) { return one.context == context; },
+           [](const Import&) { return true; });
 }
 
 void forget_imports_after_fork() {
