@@ -57,7 +57,7 @@ bool ProgramServer::ipc_connect(Session& owner, Session& asker, const wire::IpcM
   return true;
 }
 
-// Who asks is no client, and makes no tenant.
+// An asker is no client, and makes no tenant.
 void ProgramServer::ipc_open(Session& session, const wire::IpcOpen& message) {
   if (const auto spoken = check_version(message.magic, message.major); !spoken) {
     return refuse(session, spoken.error().message);

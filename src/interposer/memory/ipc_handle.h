@@ -9,7 +9,7 @@ namespace nvshare::interposer {
 
 // The IPC handle of memory that can leave the GPU, in the place of the driver's.
 struct IpcHandle {
-  static constexpr uint64_t kMagic = 0x637069657261766e;  // "nvareipc"; no driver's begins so
+  static constexpr uint64_t kMagic = 0x637069726873766e;  // "nvshripc"
   uint64_t magic;
   uint8_t owner[wire::kIpcNameLength];
   wire::IpcMemory memory;
