@@ -36,6 +36,11 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(ArenaMissing);
     NVSHARE_MESSAGE(ArenaNeed);
     NVSHARE_MESSAGE(Shortage);
+    NVSHARE_MESSAGE(IpcExports);
+    NVSHARE_MESSAGE(IpcOpen);
+    NVSHARE_MESSAGE(IpcPiece);
+    NVSHARE_MESSAGE(IpcWanted);
+    NVSHARE_MESSAGE(IpcPeer);
 #undef NVSHARE_MESSAGE
   }
   return 0;

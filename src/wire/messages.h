@@ -15,9 +15,11 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 3;
+inline constexpr uint16_t kMinor = 4;
 // From this one on a program may be told to wait for memory that cannot move.
 inline constexpr uint16_t kMinorPinnedWaits = 1;
+// From this one on the scheduler brings programs together that share memory (IpcOpen).
+inline constexpr uint16_t kMinorIpc = 4;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
@@ -37,6 +39,9 @@ enum class Type : uint16_t {
   ArenaReturned = 10,  // so much host memory is given back, after an ArenaNeed
   ArenaKept = 11,      // so much it has from a scheduler before this one
   ArenaMissing = 12,   // so much of what it was given it does not have
+  IpcExports = 13,     // the name by which IPC handles of this process call it
+  IpcOpen = 14,        // bring me to the owner of this memory; instead of a Hello
+  IpcPiece = 15,       // from program to program: a chunk of shared memory, with its descriptor
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
@@ -53,6 +58,8 @@ enum class Type : uint16_t {
   View = 76,       // to a Look; the connection is closed behind it
   ArenaNeed = 77,  // how much of the host memory it needs: the rest may go back
   Shortage = 78,   // to `nvshare run`: one of its programs was refused memory
+  IpcWanted = 79,  // with a socket: the program at its other end asks for shared memory
+  IpcPeer = 80,    // to an IpcOpen, with a socket to the owner; the connection is closed behind it
 };
 
 struct Header {
@@ -326,6 +333,64 @@ struct Shortage {
   uint64_t limit;  // 0: none
   uint64_t gpu;    // all that it has; 0: the tenant may have more than that
   char reason[256];
+};
+
+// The name of a process in its IPC handles: chosen at random by the process, kept until its end,
+// and told on each of its connections before the first handle of it is given out.
+inline constexpr size_t kIpcNameLength = 16;
+
+struct IpcExports {
+  static constexpr Type kType = Type::IpcExports;
+  Header header;
+  uint8_t name[kIpcNameLength];
+};
+
+// What an IPC handle says. Only the owner knows whether the secret is right.
+struct IpcMemory {
+  uint64_t address;  // in the owner
+  uint64_t secret;
+};
+
+struct IpcOpen {
+  static constexpr Type kType = Type::IpcOpen;
+  Header header;
+  uint32_t magic;
+  uint16_t major;
+  uint16_t minor;
+  uint8_t owner[kIpcNameLength];
+  IpcMemory memory;
+};
+
+struct IpcWanted {
+  static constexpr Type kType = Type::IpcWanted;
+  Header header;
+  IpcMemory memory;
+};
+
+enum class IpcResult : uint32_t {
+  Found,    // with the socket
+  Unknown,  // no program of the asker's user and container has this name
+  Busy,     // the owner has not read what it was sent before
+};
+
+struct IpcPeer {
+  static constexpr Type kType = Type::IpcPeer;
+  Header header;
+  IpcResult result;
+  uint32_t again;  // not 0: the owner may come back, as the scheduler has just started
+};
+
+// Over the socket of an IpcWanted, one for each chunk, in order. The chunks are equal but for the
+// last, which may be smaller. Without a descriptor: there is no such memory.
+struct IpcPiece {
+  static constexpr Type kType = Type::IpcPiece;
+  Header header;
+  uint32_t index;
+  uint32_t count;   // of chunks; 0: there is no such memory
+  uint64_t bytes;   // of this chunk
+  uint64_t offset;  // of the memory in the first chunk
+  uint64_t length;  // of the memory
+  uint8_t gpu[16];  // UUID of its device
 };
 
 // A zeroed message with its header filled in.

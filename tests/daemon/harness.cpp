@@ -188,7 +188,9 @@ int SchedulerProcess::clients() const {
 
 // --- programs ----------------------------------------------------------------------------------
 
-TestProgram::TestProgram(const SchedulerProcess& scheduler) {
+TestProgram::TestProgram(const SchedulerProcess& scheduler) : TestProgram(scheduler, geteuid()) {}
+
+TestProgram::TestProgram(const SchedulerProcess& scheduler, uid_t user) {
   hello_ = wire::make<wire::Hello>();
   hello_.magic = wire::kMagic;
   hello_.major = wire::kMajor;
@@ -200,7 +202,11 @@ TestProgram::TestProgram(const SchedulerProcess& scheduler) {
     const auto uuid = parse_uuid(status["gpus"][0]["uuid"].get<std::string>());
     if (uuid) std::memcpy(hello_.gpu, uuid->data(), uuid->size());
   }
+  // The kernel notes the effective user when a program connects.
+  const uid_t own = geteuid();
+  if (seteuid(user) != 0) return;
   socket_.reset(wire::connect_to(scheduler.program_socket().c_str()));
+  if (seteuid(own) != 0) abort();
 }
 
 bool TestProgram::send_packet(const void* bytes, std::size_t size) {
@@ -217,6 +223,9 @@ const wire::Header* TestProgram::next(Clock::time_point until) {
   const wire::Header* header = wire::look_at(buffer_, static_cast<std::size_t>(length));
   if (wire::as<wire::Arena>(header) != nullptr) {
     arena_ = std::move(shared);
+  } else if (wire::as<wire::IpcWanted>(header) != nullptr ||
+             wire::as<wire::IpcPeer>(header) != nullptr) {
+    ipc_ = std::move(shared);
   } else if (shared) {
     void* mapped =
         mmap(nullptr, wire::kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, shared.get(), 0);
@@ -248,6 +257,24 @@ std::optional<wire::View> TestProgram::look() {
   std::memcpy(message.gpu, hello_.gpu, sizeof message.gpu);
   if (!say(message)) return std::nullopt;
   return hear<wire::View>();
+}
+
+std::optional<wire::IpcPeer> TestProgram::ipc_open(std::uint8_t owner,
+                                                   const wire::IpcMemory& memory) {
+  auto message = wire::make<wire::IpcOpen>();
+  message.magic = hello_.magic;
+  message.major = hello_.major;
+  message.minor = hello_.minor;
+  message.owner[0] = owner;
+  message.memory = memory;
+  if (!say(message)) return std::nullopt;
+  return hear<wire::IpcPeer>();
+}
+
+bool TestProgram::ipc_exports(std::uint8_t name) {
+  auto message = wire::make<wire::IpcExports>();
+  message.name[0] = name;
+  return say(message);
 }
 
 std::optional<wire::Welcome> TestProgram::run_begin(const std::string& name, int cores,

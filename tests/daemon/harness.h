@@ -76,6 +76,8 @@ class SchedulerProcess {
 class TestProgram {
  public:
   explicit TestProgram(const SchedulerProcess& scheduler);
+  // The same as a user, whom only root can be.
+  TestProgram(const SchedulerProcess& scheduler, uid_t user);
 
   template <typename Message>
   bool say(const Message& message) {
@@ -98,6 +100,8 @@ class TestProgram {
   std::optional<wire::Welcome> run_begin(const std::string& name, int cores = 100,
                                          std::uint64_t memory = 0);
   std::optional<wire::View> look();
+  std::optional<wire::IpcPeer> ipc_open(std::uint8_t owner, const wire::IpcMemory& memory);
+  bool ipc_exports(std::uint8_t name);
   bool want() { return say(wire::make<wire::RequestGrant>()); }
   bool release(std::uint64_t grant, std::uint64_t used, bool more = false);
   // Whether it may, now or later; nothing when there was no answer.
@@ -108,6 +112,7 @@ class TestProgram {
   wire::Page* page() const { return page_; }
   int fd() const { return socket_.get(); }
   int arena() const { return arena_.get(); }  // the last piece that it was given
+  int ipc() const { return ipc_.get(); }      // the last socket to another program
   void close() { socket_.reset(); }
   const std::string& refused() const { return refused_; }
 
@@ -117,6 +122,7 @@ class TestProgram {
   wire::Hello hello_{};
   UniqueFd socket_;
   UniqueFd arena_;
+  UniqueFd ipc_;
   wire::Page* page_ = nullptr;  // never unmapped: the tests are short
   std::string refused_;
   alignas(8) char buffer_[wire::kMaxMessage];

@@ -70,6 +70,30 @@ class Away : public WithThings {
   }
 };
 
+// A scheduler of before protocol 1.4 brings nobody together; a later one learns the name again.
+TEST_F(Away, AHandleIsGivenOutWhereTheSchedulerKnowsOfIpc) {
+  CUipcMemHandle handle{};
+  scheduler().speak(wire::kMinorIpc - 1);
+  ASSERT_TRUE(scheduler().reconnect(1));
+  const std::uint64_t others = scheduler().pinned();
+  EXPECT_EQ(call<FunctionId::cuIpcGetMemHandle>(&handle, things.device), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(scheduler().pinned(), others);
+  EXPECT_EQ(scheduler().told_names(), 0u);
+  scheduler().speak(wire::kMinor);
+  ASSERT_TRUE(scheduler().reconnect(1));
+  const CUdeviceptr shared = allocate(3 * kMiB);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_OK(call<FunctionId::cuIpcGetMemHandle>(&handle, shared));
+  }
+  EXPECT_TRUE(eventually([&] { return scheduler().pinned() == others + 3 * kMiB; }, 20s));
+  const std::uint64_t before = scheduler().told_names();
+  EXPECT_GT(before, 0u);
+  ASSERT_TRUE(scheduler().reconnect(1));
+  EXPECT_TRUE(eventually([&] { return scheduler().told_names() == before + 1; }, 20s));
+  EXPECT_OK(call<FunctionId::cuMemFree_v2>(shared));
+  EXPECT_TRUE(eventually([&] { return scheduler().pinned() == others; }, 20s));
+}
+
 // Only what is given a stream, and not every such call.
 bool can_be_captured(const Function& row) {
   const std::string_view symbol = row.symbol;

@@ -122,6 +122,8 @@ void FakeScheduler::answer(Client& client, const Header* header) {
     client.pinned += pinned->bytes;
   } else if (const MemoryMoved* moved = as<MemoryMoved>(header)) {
     take(client, *moved);
+  } else if (as<IpcExports>(header) != nullptr) {
+    ++told_names_;
   } else if (const ArenaMissing* missing = as<ArenaMissing>(header)) {
     told_missing_ += missing->bytes;
   }
@@ -178,7 +180,7 @@ void FakeScheduler::greet(Client& client) {
   auto welcome = make<Welcome>();
   welcome.magic = kMagic;
   welcome.major = kMajor;
-  welcome.minor = kMinor;
+  welcome.minor = minor_;
   welcome.client = next_grant_++;
   put_text(welcome.tenant, sizeof welcome.tenant, "test");
   welcome.watch = watch_;
@@ -196,6 +198,16 @@ void FakeScheduler::give(Client& client) {
   client.wants = false;
   client.page->scheduler.grant.store(grant.grant);
   send(client.socket, &grant.header, false);
+}
+
+void FakeScheduler::speak(std::uint16_t minor) {
+  const std::lock_guard hold(lock_);
+  minor_ = minor;
+}
+
+std::uint64_t FakeScheduler::told_names() {
+  const std::lock_guard hold(lock_);
+  return told_names_;
 }
 
 void FakeScheduler::backend(Backend which) {

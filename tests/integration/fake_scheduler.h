@@ -24,6 +24,8 @@ class FakeScheduler {
 
   // What becomes of the memory of those who connect from now on.
   void backend(wire::Backend which);
+  // The minor version of the protocol in every welcome from now on.
+  void speak(std::uint16_t minor);
   // Whether there is no room now for memory that can move.
   void full(bool is);
   // Whether requests for memory that cannot move are left waiting, until this is over.
@@ -43,6 +45,8 @@ class FakeScheduler {
   // they have said to miss.
   std::uint64_t give_arena(int descriptor, std::uint64_t bytes);
   std::uint64_t told_missing();
+  // How often a process has said its name in IPC handles.
+  std::uint64_t told_names();
 
   // Lends every client so much more, for memory that never leaves the GPU, and takes back what is
   // left of it.
@@ -136,6 +140,8 @@ class FakeScheduler {
   std::uint64_t returned_ = 0;
   std::uint64_t used_ = 0;
   std::uint64_t told_missing_ = 0;
+  std::uint64_t told_names_ = 0;
+  std::uint16_t minor_ = wire::kMinor;
   Moved moved_;  // since the last order was given
   std::string complaints_;
   std::thread thread_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iomanip>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -49,6 +50,17 @@ class Probe {
   std::string fork_and(Words& words);
   std::string be_called(Words& words);
   std::string aside(Words& words);
+  std::string share();
+  std::string open(Words& words);
+  std::string close_last();
+  std::string write(Words& words);
+  std::string look(Words& words);
+  // The memory that `own` (allocated last) or `other` (opened last) stands for.
+  struct Range {
+    CUdeviceptr base = 0;
+    std::size_t bytes = 0;
+  };
+  Range range_of(const std::string& whose);
 
   programs::Driver driver_;
   std::unique_ptr<nvml::Loader> nvml_;
@@ -56,6 +68,7 @@ class Probe {
   CUfunction spin_{};
   std::vector<CUdeviceptr> memory_;
   std::vector<std::size_t> sizes_;  // of each of them
+  std::vector<CUdeviceptr> opened_;
 };
 
 std::string name_of(CUresult result) {
@@ -289,6 +302,77 @@ std::string Probe::be_called(Words& words) {
   return "something else";
 }
 
+// `share`: the IPC handle of what was allocated last.
+std::string Probe::share() {
+  CUipcMemHandle handle{};
+  if (memory_.empty()) return "nothing to share";
+  const CUresult result = driver_.call<FunctionId::cuIpcGetMemHandle>(&handle, memory_.back());
+  if (result != CUDA_SUCCESS) return name_of(result);
+  std::ostringstream text;
+  for (const char byte : handle.reserved) {
+    text << std::hex << std::setw(2) << std::setfill('0') << (static_cast<unsigned>(byte) & 0xff);
+  }
+  return text.str();
+}
+
+// `open HANDLE`: of another process.
+std::string Probe::open(Words& words) {
+  std::string text;
+  words >> text;
+  CUipcMemHandle handle{};
+  for (std::size_t i = 0; i < sizeof handle.reserved && 2 * i + 1 < text.size(); ++i) {
+    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  }
+  CUdeviceptr address = 0;
+  const CUresult result = driver_.call<FunctionId::cuIpcOpenMemHandle_v2>(
+      &address, handle, unsigned{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS});
+  if (result == CUDA_SUCCESS) opened_.push_back(address);
+  return name_of(result);
+}
+
+std::string Probe::close_last() {
+  if (opened_.empty()) return "nothing to close";
+  const CUresult result = driver_.call<FunctionId::cuIpcCloseMemHandle>(opened_.back());
+  opened_.pop_back();
+  return name_of(result);
+}
+
+Probe::Range Probe::range_of(const std::string& whose) {
+  Range range;
+  const std::vector<CUdeviceptr>& all = whose == "own" ? memory_ : opened_;
+  if (!all.empty()) {
+    driver_.call<FunctionId::cuMemGetAddressRange_v2>(&range.base, &range.bytes, all.back());
+  }
+  return range;
+}
+
+// `write own|other N`: each word of it becomes N.
+std::string Probe::write(Words& words) {
+  std::string whose;
+  unsigned value = 0;
+  words >> whose >> value;
+  const Range range = range_of(whose);
+  CUresult result =
+      driver_.call<FunctionId::cuMemsetD32_v2>(range.base, value, range.bytes / sizeof value);
+  if (result == CUDA_SUCCESS) result = driver_.call<FunctionId::cuCtxSynchronize>();
+  return name_of(result);
+}
+
+// `look own|other`: how many bytes there are, and what all of its words are.
+std::string Probe::look(Words& words) {
+  std::string whose;
+  words >> whose;
+  const Range range = range_of(whose);
+  std::vector<unsigned> found(range.bytes / sizeof(unsigned));
+  const CUresult result = driver_.call<FunctionId::cuMemcpyDtoH_v2>(
+      static_cast<void*>(found.data()), range.base, found.size() * sizeof(unsigned));
+  if (result != CUDA_SUCCESS) return name_of(result);
+  if (found.empty()) return "nothing";
+  const bool equal =
+      std::all_of(found.begin(), found.end(), [&](unsigned word) { return word == found.front(); });
+  return std::to_string(range.bytes) + (equal ? " of " + std::to_string(found.front()) : " mixed");
+}
+
 // `aside TIME`: spins in a thread of its own, which nobody waits for and which says nothing.
 std::string Probe::aside(Words& words) {
   std::string rest;
@@ -323,6 +407,11 @@ bool Probe::obey(const std::string& line) {
   if (what == "claim") answer = be_called(words);
   if (what == "fork") answer = fork_and(words);
   if (what == "aside") answer = aside(words);
+  if (what == "share") answer = share();
+  if (what == "open") answer = open(words);
+  if (what == "close") answer = close_last();
+  if (what == "write") answer = write(words);
+  if (what == "look") answer = look(words);
   if (!answer.empty()) std::cout << answer << std::endl;
   return true;
 }

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstring>
 #include <vector>
 
@@ -42,6 +44,33 @@ TEST_F(Memory, MappedMemoryIsChargedWhileAnythingRefersToIt) {
   EXPECT_OK(cuMemUnmap(address, 8 * kChunk));
   EXPECT_EQ(free_memory(), before);
   EXPECT_OK(cuMemAddressFree(address, 8 * kChunk));
+}
+
+// Memory that is only mapped here, without a handle, and comes in again by its descriptor.
+TEST_F(Memory, ImportedMemoryThatIsHereAlreadyIsChargedOnce) {
+  const std::size_t before = free_memory();
+  auto prop = on_device();
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle handle{};
+  CUdeviceptr address = 0;
+  int descriptor = -1;
+  ASSERT_OK(cuMemCreate(&handle, kChunk, &prop, 0));
+  ASSERT_OK(cuMemAddressReserve(&address, kChunk, 0, 0, 0));
+  ASSERT_OK(cuMemMap(address, kChunk, 0, handle, 0));
+  ASSERT_OK(cuMemExportToShareableHandle(&descriptor, handle,
+                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  ASSERT_OK(cuMemRelease(handle));
+  CUmemGenericAllocationHandle imported{};
+  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor));
+  ASSERT_OK(
+      cuMemImportFromShareableHandle(&imported, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  EXPECT_EQ(free_memory(), before - kChunk);
+  EXPECT_OK(cuMemRelease(imported));
+  EXPECT_EQ(free_memory(), before - kChunk) << "it is still mapped";
+  EXPECT_OK(cuMemUnmap(address, kChunk));
+  EXPECT_EQ(free_memory(), before);
+  EXPECT_OK(cuMemAddressFree(address, kChunk));
+  ::close(descriptor);
 }
 
 TEST_F(Memory, PoolsKeepWhatTheThresholdAllows) {

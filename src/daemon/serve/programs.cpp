@@ -40,12 +40,6 @@ Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& se
   return limits;
 }
 
-template <typename Message>
-Result<void> check_version(const Message& message) {
-  if (message.magic == wire::kMagic && message.major == wire::kMajor) return {};
-  return Error{fmt::format("the scheduler speaks protocol {}.{}", wire::kMajor, wire::kMinor)};
-}
-
 core::Limits lesser(core::Limits limits, const core::Limits& most) {
   limits.core_percent = std::min(limits.core_percent, most.core_percent);
   if (most.memory) limits.memory = std::min(limits.memory.value_or(*most.memory), *most.memory);
@@ -69,6 +63,7 @@ ProgramServer::~ProgramServer() {
 
 Result<void> ProgramServer::serve(UniqueFd listener, Broker& broker) {
   broker_ = &broker;
+  started_ = reactor_.now();
   listener_ = std::move(listener);
   return reactor_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_some(); });
 }
@@ -175,7 +170,9 @@ void ProgramServer::read_some(SessionId id) {
     if (length == 0 || (length < 0 && length != -EMSGSIZE)) return doom(session);
     const wire::Header* header =
         length < 0 ? nullptr : wire::look_at(buffer, static_cast<std::size_t>(length));
-    if (session.client) {
+    if (const auto* exports = wire::as<wire::IpcExports>(header); exports && session.client) {
+      ipc_exports(session, *exports);
+    } else if (session.client) {
       broker_->packet(*session.client, header, reactor_.now());
     } else {
       greet(session, header);
@@ -189,6 +186,7 @@ void ProgramServer::greet(Session& session, const wire::Header* header) {
   if (const auto* message = wire::as<wire::Hello>(header)) return hello(session, *message);
   if (const auto* message = wire::as<wire::RunBegin>(header)) return run_begin(session, *message);
   if (const auto* message = wire::as<wire::Look>(header)) return look(session, *message);
+  if (const auto* message = wire::as<wire::IpcOpen>(header)) return ipc_open(session, *message);
   log_.warn("no_hello", {{"pid", session.peer.pid}, {"uid", session.peer.uid}});
   doom(session);
 }
@@ -201,6 +199,11 @@ void ProgramServer::refuse(Session& session, const std::string& reason) {
   wire::put_text(message.reason, sizeof message.reason, reason.c_str());
   (void)wire::send(session.socket.get(), &message.header, false);
   doom(session);
+}
+
+Result<void> ProgramServer::check_version(std::uint32_t magic, std::uint16_t major) {
+  if (magic == wire::kMagic && major == wire::kMajor) return {};
+  return Error{fmt::format("the scheduler speaks protocol {}.{}", wire::kMajor, wire::kMinor)};
 }
 
 Result<TenantId> ProgramServer::tenant_of(const Session& session) {
@@ -232,7 +235,8 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
 }
 
 Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::RunBegin& message) {
-  if (const auto spoken = check_version(message); !spoken) return spoken.error();
+  if (const auto spoken = check_version(message.magic, message.major); !spoken)
+    return spoken.error();
   if (session.peer.pid <= 0) return Error{"the scheduler cannot see your process"};
   const auto outer = processes_.run_above(session.peer.pid, runs_);
   if (!outer) return outer.error();
@@ -275,7 +279,7 @@ core::Limits ProgramServer::most_for_a_run(const Peer& peer) const {
 
 // Who only looks is no client, and makes no tenant.
 void ProgramServer::look(Session& session, const wire::Look& message) {
-  if (const auto spoken = check_version(message); !spoken) {
+  if (const auto spoken = check_version(message.magic, message.major); !spoken) {
     return refuse(session, spoken.error().message);
   }
   const auto run = processes_.run_above(session.peer.pid, runs_);

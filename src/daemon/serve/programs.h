@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -40,9 +41,17 @@ class ProgramServer final : public Outbox {
   void end(ClientId client) override;
 
   static constexpr Duration kHelloTimeout = 5s;
+  // Programs of a scheduler before this one have come back by then.
+  static constexpr Duration kAllAreBack = 5s;
 
  private:
   using SessionId = std::uint64_t;
+  using IpcName = std::array<std::uint8_t, wire::kIpcNameLength>;
+  // A program whose memory others may open: those of the same user, and in the same container.
+  struct IpcOwner {
+    IpcName name{};
+    TenantName home;
+  };
   struct Session {
     SessionId id = 0;
     UniqueFd socket;
@@ -51,6 +60,7 @@ class ProgramServer final : public Outbox {
     SharedPage page;
     std::optional<ClientId> client;
     std::optional<TenantId> run;
+    std::optional<IpcOwner> ipc;
     Time hello_due{};
     bool doomed = false;
   };
@@ -62,11 +72,17 @@ class ProgramServer final : public Outbox {
   void hello(Session& session, const wire::Hello& message);
   void run_begin(Session& session, const wire::RunBegin& message);
   void look(Session& session, const wire::Look& message);
+  void ipc_exports(Session& session, const wire::IpcExports& message);
+  void ipc_open(Session& session, const wire::IpcOpen& message);
+  Session* ipc_owner(const IpcName& name, const TenantName& home);
+  bool ipc_connect(Session& owner, Session& asker, const wire::IpcMemory& memory);
   Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
   const TenantRecord* tenant_outside_runs(const Peer& peer) const;
   core::Limits most_for_a_run(const Peer& peer) const;
   void call_back(TenantId run);
   Result<TenantId> tenant_of(const Session& session);
+  // Of the first message of a connection.
+  static Result<void> check_version(std::uint32_t magic, std::uint16_t major);
   void refuse(Session& session, const std::string& reason);
   void doom(Session& session);
   void close(SessionId id);
@@ -86,6 +102,7 @@ class ProgramServer final : public Outbox {
   std::map<std::uint32_t, int> per_user_;
   std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
   std::vector<SessionId> doomed_;
+  Time started_{};
 };
 
 }  // namespace nvshare::daemon

@@ -4,8 +4,10 @@
 
 #include "interposer/gate/gate.h"
 #include "interposer/gate/records.h"
+#include "interposer/link/ipc.h"
 #include "interposer/link/look.h"
 #include "interposer/link/state.h"
+#include "interposer/memory/imports.h"
 #include "interposer/memory/memory.h"
 #include "interposer/moving/managed/managed.h"
 
@@ -28,6 +30,9 @@ void in_child() {
   swap_reset_after_fork();
   managed_reset_after_fork();
   forget_looks_after_fork();
+  forget_imports_after_fork();
+  forget_answers_after_fork();
+  forget_ipc_after_fork();
 }
 
 }  // namespace

@@ -106,6 +106,8 @@ struct Link {
   // Some of what could leave cannot any more, on this connection. The scheduler learns that from a
   // message, which credit would overtake: such memory is not freed into it.
   bool turned_pinned = false;
+  uint16_t minor = 0;        // version of the protocol that the scheduler speaks
+  bool ipc_told = false;     // the scheduler knows this process's name, on this connection
   Order orders[kMaxOrders];  // to move memory, in the order in which they came; the link's thread's
   int order_count = 0;
   uint64_t drained = 0;             // how long the last wait for the GPU took; the link's thread's

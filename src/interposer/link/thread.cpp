@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "interposer/gate/records.h"
+#include "interposer/link/ipc.h"
 #include "interposer/link/scheduler_socket.h"
 #include "interposer/link/state.h"
 #include "interposer/moving/swap/swap.h"
@@ -84,6 +85,7 @@ bool take_welcome(Link& link, int socket) {
   link.watch = welcome->watch;
   link.when_lost = welcome->when_lost;
   link.backend = welcome->backend;
+  link.minor = welcome->minor;
   log("connected as client %llu of %.*s", static_cast<unsigned long long>(welcome->client),
       static_cast<int>(sizeof welcome->tenant), welcome->tenant);
   return true;
@@ -293,6 +295,9 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
     take(link, *arena, descriptor);
   } else if (const auto* need = wire::as<wire::ArenaNeed>(header)) {
     swap_arena_need(link.gate, need->bytes, arena_returned);
+  } else if (const auto* wanted = wire::as<wire::IpcWanted>(header)) {
+    if (*descriptor >= 0) ipc_answer(*descriptor, wanted->memory);
+    *descriptor = -1;
   } else if (const auto* refused = wire::as<wire::MemoryRefused>(header)) {
     answer(link, refused->request, Request::kRefused);
   }
@@ -468,6 +473,7 @@ bool come_back(Link& link, int socket) {
     link.total_used = 0;
     link.alone_at = link.alone_wait = 0;
     tell_of_arena(link);
+    ipc_announce_again(link);
     open_gate(link, kClosed);
     return true;
   }

@@ -1,5 +1,6 @@
 #include "interposer/catch/bodies.h"
 #include "interposer/memory/count.h"
+#include "interposer/memory/imports.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/movable.h"
 
@@ -29,6 +30,7 @@ void memory_context_gone(CUcontext context, uint64_t before) {
   for (SwapFreed freed; (freed = movable_context_gone(context)).ours;) {
     tell_freed(freed);
   }
+  imports_context_gone(context);
   // Should the driver have emptied the device's pools too.
   uncount_unknown(Lifetime::kPool);
 }

@@ -1,5 +1,6 @@
 #include "interposer/catch/bodies.h"
 #include "interposer/memory/count.h"
+#include "interposer/memory/imports.h"
 #include "interposer/memory/movable.h"
 #include "interposer/moving/swap/virtual.h"
 
@@ -15,9 +16,10 @@ CUresult put(void* data, Value value) {
   return CUDA_SUCCESS;
 }
 
-// Of memory that the program asked for as plain memory, and that is not.
+// Of memory that is plain for the program, its own or another process's, and that is not.
 SwapRange disguised_range_of(CUdeviceptr address) {
   const SwapRange range = movable_range_of(address);
+  if (!range.ours) return import_range_of(address);
   return range.plain ? range : SwapRange{};
 }
 
@@ -46,13 +48,14 @@ CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr
       return put(data, 1u);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return put(data, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return put(data, range.shareable ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put(data, uint64_t{0});
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:  // not as long as it can move
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // nor this
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // not as long as it can move
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put(data, 0u);
     default:
@@ -119,17 +122,6 @@ CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* at
     put(data[i], uint64_t{0});
   }
   return CUDA_SUCCESS;
-}
-
-// Memory that moves cannot be opened by another process.
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  if (handle == nullptr || !disguised_range_of(address).ours) {
-    return real<FunctionId::cuIpcGetMemHandle>(handle, address);
-  }
-  warn_once(
-      "this program shares GPU memory with other processes (CUDA IPC), which memory that can "
-      "leave the GPU does not do: start it with `nvshare run --backend native`");
-  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 }  // namespace own

@@ -1,27 +1,13 @@
 #include <string.h>
 
 #include "interposer/catch/bodies.h"
-#include "interposer/gate/gate.h"
 #include "interposer/memory/movable.h"
-#include "interposer/moving/swap/virtual.h"
+#include "interposer/memory/pinning.h"
 
 // Physical memory that others get hold of: another device, another process, another API, a
 // multicast object, an array. It cannot leave any more without them, so it stays.
 namespace nvshare::interposer {
 namespace {
-
-// What is away comes in with the next grant of its device, which may not be the current one.
-// Refused when it does not even then.
-template <typename Pin>
-SwapPinned pin_when_there(Pin pin) {
-  SwapPinned pinned = pin();
-  if (pinned.what == SwapPinned::kAway) {
-    const Passage passage(*pinned.gate);
-    pinned = pin();
-  }
-  if (pinned.bytes != 0) memory_pinned(*pinned.gate, pinned.bytes);
-  return pinned;
-}
 
 // The driver's handle in the place of one of ours.
 CUresult pin_handle(CUmemGenericAllocationHandle& handle) {

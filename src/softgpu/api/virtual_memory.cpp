@@ -99,6 +99,18 @@ std::shared_ptr<Physical> find_physical(Runtime& rt, CUmemGenericAllocationHandl
   return rt.physicals.find(pointer(handle));
 }
 
+// The same memory, when it is here already, under another handle or mapped without one; null when
+// it is not. A second record of it would be taken off the card with the first that goes.
+std::shared_ptr<Physical> find_identity(Runtime& rt, std::uint64_t identity) {
+  for (const auto& [handle, one] : rt.physicals.all()) {
+    if (one->identity == identity) return one;
+  }
+  for (const auto& [base, mapping] : rt.addresses.mappings) {
+    if (mapping.physical->identity == identity) return mapping.physical;
+  }
+  return nullptr;
+}
+
 void apply_protection(const Mapping& mapping) {
   // The bytes must be there for effects whatever the device may do; what the device may do is
   // checked by AddressMap.
@@ -373,11 +385,7 @@ SOFTGPU_API(cuMemImportFromShareableHandle)
       header.magic != kSharedMagic || header.bytes != static_cast<std::uint64_t>(at)) {
     return CUDA_ERROR_UNKNOWN;
   }
-  // The same memory may already be here, under another handle.
-  std::shared_ptr<Physical> physical;
-  for (const auto& [known, one] : call.rt.physicals.all()) {
-    if (one->identity == info.st_ino) physical = one;
-  }
+  std::shared_ptr<Physical> physical = find_identity(call.rt, info.st_ino);
   if (!physical) {
     physical = new_physical(header.bytes, header.prop, std::move(file));
     if (physical->on_device &&

@@ -1,8 +1,10 @@
 #include "machine.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "interposer/gate/records.h"
@@ -154,6 +156,44 @@ bool DriverRoom::more(Destination) {
 }
 void DriverRoom::give_back() {}
 
+Neighbour g_neighbour;
+
+Pair new_pair() {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  return {ends[0], ends[1]};
+}
+
+bool random_bytes(void* to, size_t bytes) {
+  static std::atomic<unsigned char> next{1};
+  memset(to, next++, bytes);
+  return true;
+}
+
+bool ipc_announce(Gate&, uint8_t (&name)[wire::kIpcNameLength]) {
+  memset(name, 77, sizeof name);
+  return g_neighbour.known_to_scheduler;
+}
+
+bool ipc_is_own(const uint8_t (&)[wire::kIpcNameLength]) {
+  return g_neighbour.is_self;
+}
+
+int ipc_reach(const uint8_t (&)[wire::kIpcNameLength], const wire::IpcMemory& memory, uint64_t) {
+  if (g_neighbour.reach) return g_neighbour.reach(memory);
+  const Pair pair = new_pair();
+  ipc_answer(pair.owner, memory);
+  return pair.asker;
+}
+
+bool uuid_of(CUdevice device, CUuuid& uuid) {
+  return real<FunctionId::cuDeviceGetUuid_v2>(&uuid, device) == CUDA_SUCCESS;
+}
+
+bool is_same(const CUuuid& one, const CUuuid& other) {
+  return memcmp(&one, &other, sizeof one) == 0;
+}
+
 wire::Backend memory_backend(const Gate& gate) {
   return account_of(gate).backend;
 }
@@ -192,6 +232,7 @@ void Machine::SetUp() {
     account.full = account.brings_in = false;
     account.backend = wire::Backend::Native;
   }
+  g_neighbour = {};
   context = new_context(0);
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "interposer/catch/bodies.h"
+#include "interposer/link/ipc.h"
 #include "interposer/link/link.h"
 #include "interposer/link/look.h"
 #include "interposer/memory/count.h"
@@ -33,6 +34,21 @@ struct Account {
   std::atomic<wire::Backend> backend{wire::Backend::Native};
 };
 extern Account g_accounts[kDevices];
+
+// Other processes that share memory: the owner is this process itself, unless a test stands in for
+// it.
+struct Neighbour {
+  bool known_to_scheduler = true;
+  bool is_self = false;
+  std::function<int(const wire::IpcMemory& memory)> reach;  // a socket to the owner, or -1
+};
+extern Neighbour g_neighbour;
+// The two ends of a connection.
+struct Pair {
+  int asker = -1;
+  int owner = -1;
+};
+Pair new_pair();
 
 // How often the driver's function was called.
 unsigned long driver_calls(FunctionId id);

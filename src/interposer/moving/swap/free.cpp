@@ -6,14 +6,6 @@ namespace {
 
 // --- with the space's mutex held
 
-// The allocation that an address lies in.
-Allocation* find(Space& space, CUdeviceptr address) {
-  Allocation wanted;
-  wanted.address = address;
-  Allocation* found = space.allocations.at_or_before(wanted);
-  return found != nullptr && address - found->address < found->bytes ? found : nullptr;
-}
-
 bool any_resident(const Region& region) {
   for (const Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
     if (is_resident(*chunk)) return true;
@@ -37,6 +29,7 @@ void forget(Space& space, Allocation& allocation, SwapFreed& freed) {
   for (Chunk* chunk = region.chunks; chunk != nullptr; chunk = chunk->sibling) {
     const uint64_t bytes = allocation.block != nullptr ? allocation.bytes : chunk->asked;
     if (is_resident(*chunk) && !space.left) freed.resident += bytes;
+    if (chunk->where == Where::kPinned && !space.left) freed.pinned += bytes;
     uncount_asked(*chunk, bytes);
   }
 }
@@ -136,7 +129,7 @@ Claim claim(CUdeviceptr address) {
   Claim claimed;
   visit_spaces([&](Space& space) {
     const Lock lock(space.mutex);
-    Allocation* found = find(space, address);
+    Allocation* found = find_allocation(space, address);
     if (found == nullptr) return false;
     if (found->address != address || found->freeing) return true;
     found->freeing = true;
@@ -201,12 +194,13 @@ SwapRange swap_range_of(CUdeviceptr address) {
   SwapRange range;
   visit_spaces([&](Space& space) {
     const Lock lock(space.mutex);
-    const Allocation* found = find(space, address);
+    const Allocation* found = find_allocation(space, address);
     if (found == nullptr || found->freeing) return false;
     range = {true,         found->address,
              found->bytes, found->region->lane->context,
              space.gate,   all_resident(*found->region),
              space.device, found->id};
+    range.shareable = space.exportable.load();
     return true;
   });
   return range;

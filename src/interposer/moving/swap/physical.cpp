@@ -5,21 +5,37 @@
 namespace nvshare::interposer {
 namespace {
 
-CUmemLocation location_of(const Chunk& chunk) {
+CUmemLocation location_of(CUdevice device) {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  location.id = chunk.region->space->device;
+  location.id = device;
   return location;
 }
 
-CUresult create(Chunk& chunk) {
-  CUmemAllocationProp kind{};
-  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  kind.location = location_of(chunk);
-  if (const Backing* backing = chunk.region->backing) kind = backing->kind;
+CUresult create_as(Chunk& chunk, const CUmemAllocationProp& kind) {
   CUmemGenericAllocationHandle handle = 0;
   const CUresult result = real<FunctionId::cuMemCreate>(&handle, chunk.bytes, &kind, 0);
-  if (result == CUDA_SUCCESS) chunk.handle = handle;
+  if (result != CUDA_SUCCESS) return result;
+  chunk.handle = handle;
+  chunk.exportable = (kind.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  return result;
+}
+
+bool is_about_kind(CUresult result) {
+  return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED ||
+         result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult create(Chunk& chunk) {
+  if (const Backing* backing = chunk.region->backing) return create_as(chunk, backing->kind);
+  Space& space = *chunk.region->space;
+  const bool exportable = space.exportable.load();
+  CUresult result = create_as(chunk, plain_kind(space.device, exportable));
+  if (!exportable || !is_about_kind(result)) return result;
+  // The driver says that the device can export memory, and refuses to make such memory. The program
+  // gets memory all the same, because without other processes it loses nothing.
+  result = create_as(chunk, plain_kind(space.device, false));
+  if (result == CUDA_SUCCESS) space.exportable = false;
   return result;
 }
 
@@ -42,12 +58,20 @@ CUresult map(Chunk& chunk) {
   }
   if (!release_handle(chunk)) return CUDA_ERROR_UNKNOWN;
   CUmemAccessDesc access{};
-  access.location = location_of(chunk);
+  access.location = location_of(chunk.region->space->device);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return real<FunctionId::cuMemSetAccess>(chunk.address, chunk.bytes, &access, size_t{1});
 }
 
 }  // namespace
+
+CUmemAllocationProp plain_kind(CUdevice device, bool exportable) {
+  CUmemAllocationProp kind{};
+  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = location_of(device);
+  if (exportable) kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return kind;
+}
 
 CUresult make_present(Chunk& chunk) {
   CUresult result = CUDA_SUCCESS;

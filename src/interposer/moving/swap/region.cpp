@@ -43,6 +43,14 @@ bool give_back(Region& region) {
   return real<FunctionId::cuMemAddressFree>(region.address, region.bytes) == CUDA_SUCCESS;
 }
 
+bool can_export(CUdevice device) {
+  int can = 0;
+  return real<FunctionId::cuDeviceGetAttribute>(
+             &can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) ==
+             CUDA_SUCCESS &&
+         can != 0;
+}
+
 // With the mutex held.
 void drop_records(Region& region) {
   Space& space = *region.space;
@@ -62,10 +70,8 @@ CUresult find_granularity(Space& space, CUdevice device) {
     const Lock lock(space.mutex);
     if (space.granularity != 0) return CUDA_SUCCESS;
   }
-  CUmemAllocationProp kind{};
-  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  kind.location.id = device;
+  const bool exportable = can_export(device);
+  const CUmemAllocationProp kind = plain_kind(device, exportable);
   size_t granularity = 0;
   const CUresult result = real<FunctionId::cuMemGetAllocationGranularity>(
       &granularity, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -73,8 +79,10 @@ CUresult find_granularity(Space& space, CUdevice device) {
   size_t total = 0;
   const bool known = real<FunctionId::cuDeviceTotalMem_v2>(&total, device) == CUDA_SUCCESS;
   const Lock lock(space.mutex);
+  if (space.granularity != 0) return CUDA_SUCCESS;
   space.device = device;
   space.chunk_limit = largest_chunk(known ? total : ~uint64_t{0});
+  space.exportable = exportable;
   space.granularity = granularity;
   return CUDA_SUCCESS;
 }

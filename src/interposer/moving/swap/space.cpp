@@ -58,6 +58,13 @@ Space* make_space(Gate& gate) {
   return g_spaces.make(gate);
 }
 
+Allocation* find_allocation(Space& space, CUdeviceptr address) {
+  Allocation wanted;
+  wanted.address = address;
+  Allocation* found = space.allocations.at_or_before(wanted);
+  return found != nullptr && address - found->address < found->bytes ? found : nullptr;
+}
+
 void count_asked(Chunk& chunk, uint64_t bytes) {
   chunk.asked += bytes;
   sum_of(*chunk.region->space, chunk.where) += bytes;
@@ -96,14 +103,15 @@ void wake_waiters(Space& space) {
   futex_wake(space.finished, kEveryone);
 }
 
+void wait_for_change(Space& space) {
+  const uint32_t seen = space.finished.load();
+  space.mutex.unlock();
+  futex_wait(space.finished, seen);
+  space.mutex.lock();
+}
+
 void wait_until_still(Region& region) {
-  Space& space = *region.space;
-  while (region.moving > 0) {
-    const uint32_t seen = space.finished.load();
-    space.mutex.unlock();
-    futex_wait(space.finished, seen);
-    space.mutex.lock();
-  }
+  while (region.moving > 0) wait_for_change(*region.space);
 }
 
 uint64_t swap_absent(Gate& gate) {

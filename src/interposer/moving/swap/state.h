@@ -60,6 +60,7 @@ struct Chunk {
   // call of the driver failed, what is left over is seen here and undone, or used, the next time.
   CUmemGenericAllocationHandle handle = 0;
   bool mapped = false;
+  bool exportable = false;  // another process can be given what it is made of
   // A thread of the program is changing it, or looking: it is not moved meanwhile.
   bool held = false;
 
@@ -90,7 +91,7 @@ struct Region {
   CUdeviceptr address = 0;     // then: where we copy it, if the program has no place for that; or 0
   uint64_t bytes = 0;
   Chunk* chunks = nullptr;
-  uint32_t moving = 0;  // of the chunks: those that are leaving or coming
+  uint32_t moving = 0;  // of the chunks: those that are leaving, coming or being exported
   bool shared = false;
   // When it is shared: it has one chunk, in which blocks are given out.
   Extents blocks;
@@ -105,6 +106,7 @@ struct Allocation {
   Extent* block = nullptr;  // null: the region is all its own
   bool freeing = false;
   uint64_t id = 0;             // what the driver calls a buffer's: never given twice
+  uint64_t secret = 0;         // in its IPC handle; 0: it has none
   Allocation* next = nullptr;  // in a list of those that are freed
   TreeNode<Allocation> by_address;
 };
@@ -122,6 +124,8 @@ struct Space {
   CUdevice device = -1;
   uint64_t granularity = 0;
   uint64_t chunk_limit = 0;  // known when the granularity is
+  // Plain memory is made so that other processes can open it.
+  std::atomic<bool> exportable{false};
 
   // Held by whoever moves, and by whoever must know that nothing is moving.
   Mutex moves;
@@ -167,6 +171,8 @@ void visit_spaces(Visit visit) {
 
 // The following are called with the space's mutex held.
 
+// The allocation that an address lies in; null when there is none.
+Allocation* find_allocation(Space& space, CUdeviceptr address);
 // So many bytes more, or less, of the chunk are what the program asked for.
 void count_asked(Chunk& chunk, uint64_t bytes);
 void uncount_asked(Chunk& chunk, uint64_t bytes);
@@ -181,7 +187,9 @@ inline bool is_resident(const Chunk& chunk) {
 // The region's chunks begin to count, and to be moved; or stop to.
 void add_chunks(Region& region);
 void remove_chunks(Region& region);
-// Lets go of the mutex while a chunk of the region is moving.
+// Lets go of the mutex until a chunk has stopped moving.
+void wait_for_change(Space& space);
+// The same for as long as a chunk of the region is moving.
 void wait_until_still(Region& region);
 // Whoever waits for a chunk looks again.
 void wake_waiters(Space& space);
@@ -191,6 +199,8 @@ void wake_waiters(Space& space);
 // Physical memory under the chunk's addresses. When that fails, the chunk is as it was, but for
 // what the driver would not take back.
 CUresult make_present(Chunk& chunk);
+// What plain memory of a device is made as.
+CUmemAllocationProp plain_kind(CUdevice device, bool exportable);
 // No physical memory under its addresses. False when some is left.
 bool make_absent(Chunk& chunk);
 

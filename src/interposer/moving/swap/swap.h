@@ -42,8 +42,9 @@ struct SwapRange {
   Gate* gate = nullptr;
   bool resident = false;  // all of it
   CUdevice device = -1;
-  uint64_t id = 0;    // never the same for two allocations; 0: the driver's own is as good
-  bool plain = true;  // what the program asked for; otherwise it asked for unified memory
+  uint64_t id = 0;         // never the same for two allocations; 0: the driver's own is as good
+  bool plain = true;       // what the program asked for; otherwise it asked for unified memory
+  bool shareable = false;  // other processes can open it
 };
 SwapRange swap_range_of(CUdeviceptr address);
 

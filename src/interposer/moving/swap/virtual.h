@@ -56,6 +56,7 @@ struct SwapPinned {
     kNotOurs,
     kAway,    // not now: it can only be pinned where it is used
     kPinned,  // it is, and the driver's handle of it stays the same
+    kNever,   // no other process can be given it
   };
   What what = kNotOurs;
   CUmemGenericAllocationHandle handle = 0;  // the driver's
