@@ -100,13 +100,14 @@ struct MemoryChanged {
   bool may_wait = true;
   bool pins = false;
 };
-// What a client has brought with it from before: counted as it is, whatever the limits and the
-// room.
+// What a client has, and nobody gave it: counted as it is, whatever the limits and the room.
+// `from_before`: the memory was there before the client was known, so it was measured as overhead.
 struct MemoryFound {
   ClientId client;
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};
+  bool from_before = true;
 };
 // Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took. Whole
 // chunks move, so more may have gone out than was ordered, also without any order. What was to move

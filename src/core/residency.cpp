@@ -217,7 +217,7 @@ void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
 
 void Residency::found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
   const bool was_complete = client.complete();
-  count_as_overhead_no_more(client, what.resident);
+  if (what.from_before) count_as_overhead_no_more(client, what.resident);
   enter(client, what.allocated, what.pinned, what.resident, now);
   if (client.complete() && client.protected_until <= now) protect(client, client.demand, now);
   list(client);

@@ -14,7 +14,7 @@ namespace {
 // Unified memory goes to the host without us.
 Bytes leaves_by_us(const ClientRecord& client) {
   if (client.backend != wire::Backend::Swap) return {};
-  return std::max(Bytes{}, client.booked - client.awaited - client.pinned);
+  return std::max(Bytes{}, client.memory.could_move() - client.memory.beyond());
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ ArenaGpu Broker::arena_gpu(GpuId id) const {
   if (record.sinks_to) gpu.safe = std::min(gpu.safe, *record.sinks_to);
   for (const ClientId client_id : record.clients) {
     const ClientRecord& client = clients_.at(client_id);
-    gpu.demand += client.booked;
+    gpu.demand += client.memory.counted();
     gpu.clients.push_back({leaves_by_us(client), client.arena_made});
   }
   return gpu;

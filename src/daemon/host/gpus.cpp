@@ -167,7 +167,7 @@ bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
       std::all_of(record.clients.begin(), record.clients.end(), [&](const ClientId id) {
         // Of a program that is larger than the GPU nobody knows how much is there.
         const ClientRecord& client = broker.clients().at(id);
-        return client.orders.empty() && client.beyond == Bytes{};
+        return client.memory.orders().empty() && client.memory.beyond() == Bytes{};
       });
   return std::exchange(before_, record.moves) == record.moves && quiet;
 }

@@ -72,8 +72,11 @@ TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {
   hello.pinned = hello.resident = hello.allocated;
   t.join(tenant, hello);
   EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(2)) << "what its limit allows";
-  hello.allocated = hello.pinned = hello.resident = std::uint64_t{200} << 40;
+  hello.allocated = hello.resident = std::uint64_t{200} << 40;
   t.join(tenant, hello);
+  EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(2));
+  hello.pinned = hello.allocated;
+  EXPECT_FALSE(t.try_join(tenant, hello)) << "no GPU has so much";
   EXPECT_TRUE(t.ask(t.join(t.tenant("b")), gib(1)));
   EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(3));
 }
