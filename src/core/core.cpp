@@ -114,6 +114,11 @@ class Core::Impl {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
   }
+  std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const {
+    const auto it = gpus_.find(what.gpu);
+    if (it == gpus_.end()) return std::nullopt;
+    return it->second.residency().safe_limit_with(what);
+  }
   std::optional<Bytes> unpinned(GpuId id) const {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
@@ -224,7 +229,7 @@ Result<void> Core::Impl::take(const OverheadMeasured& e, Time now, Decisions& ou
     return Error{fmt::format("overhead {} is not from 0 to the GPU's {}", to_text(e.overhead),
                              to_text(gpu->total()))};
   }
-  gpu->overhead_measured(e.overhead, e.processes);
+  gpu->overhead_measured(e);
   finish(*gpu, now, out);
   return {};
 }
@@ -585,6 +590,9 @@ std::optional<ClientView> Core::view(ClientId client) const {
 }
 std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
   return impl_->safe_limit(gpu);
+}
+std::optional<Bytes> Core::safe_limit_with(const OverheadMeasured& what) const {
+  return impl_->safe_limit_with(what);
 }
 std::optional<Bytes> Core::unpinned(GpuId gpu) const {
   return impl_->unpinned(gpu);

@@ -46,6 +46,8 @@ class Core {
   // What clients can have on the GPU together.
   std::optional<Bytes> safe_limit(GpuId gpu) const;
   // The same less all that can never leave it, with what is promised.
+  // What safe_limit() would be with that measurement.
+  std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const;
   std::optional<Bytes> unpinned(GpuId gpu) const;
   const Config& config() const;
 

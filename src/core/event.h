@@ -38,6 +38,9 @@ struct OverheadMeasured {
   GpuId gpu;
   Bytes overhead{};
   std::optional<int> processes{};  // that were there then; none: all that are now
+  // Some of it may be memory of clients that are not back yet, after the scheduler was away: no
+  // more than the estimated reserve counts.
+  bool at_most = false;
 };
 // Whether work of several clients can be on the GPU at the same time, as under MPS. Otherwise the
 // hardware lets them take turns of its own.

@@ -61,6 +61,10 @@ class Restart : public World {
     for (const Job& one : jobs) one.process.signal(SIGTERM);
     expect_all_good(jobs, 120s);
   }
+  std::int64_t safe() {
+    const nlohmann::json now = status();
+    return now.contains("gpus") ? now["gpus"][0].value("memory_safe", -1l) : -1;
+  }
 };
 
 // Unified memory counts as being on the GPU when it was ordered there, wherever the driver has put
@@ -132,6 +136,27 @@ TEST_F(Restart, AClaimThatEndsLeavesNobodyWaiting) {
   ASSERT_TRUE(all_back(jobs));
   ::close(liar);
   expect_progress(jobs, "after the claim");
+  end(jobs);
+}
+
+// What programs have from before is not taken for what others have.
+TEST_F(Restart, TheCardHoldsWhatItHeldBefore) {
+  Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  jobs.push_back(trainer("a", "320Mi"));
+  jobs.push_back(trainer("b", "320Mi"));
+  expect_progress(jobs, "at the beginning");
+  ASSERT_TRUE(eventually([&] { return safe() > 480l << 20; }, 30s)) << safe();
+  for (int round = 0; round < 3 && !HasFailure(); ++round) {
+    const std::int64_t before = safe();
+    kill(scheduler);
+    scheduler = start_scheduler();
+    ASSERT_TRUE(all_back(jobs));
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_GE(safe(), before - (16l << 20)) << "of " << before << ", in round " << round;
+      sleep(200ms);
+    }
+  }
   end(jobs);
 }
 

@@ -127,10 +127,10 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   gpu.measured_at = now;
   gpu.memory_used = memory_used;
   if (!overhead) return;
-  gpu.overhead = overhead->bytes;
+  if (!overhead->at_most) gpu.overhead = overhead->bytes;
   const bool recent = now - gpu.overhead_found_at < kFoundCounts;
   const Bytes least = recent ? gpu.overhead_found : Bytes{};
-  set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients}, now);
+  set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients, overhead->at_most}, now);
 }
 
 void Broker::overlap_seen(GpuId id, bool possible, Time now) {
@@ -144,12 +144,13 @@ void Broker::overlap_seen(GpuId id, bool possible, Time now) {
 
 void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
-  const int newcomers = std::max(0, static_cast<int>(gpu.clients.size()) - overhead.clients);
-  const Bytes safe = gpu.total - possible - core_.config().reserve_per_process * newcomers;
+  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most};
+  const Bytes safe = core_.safe_limit_with(event).value_or(gpu.total);
+  const bool newcomers = static_cast<int>(gpu.clients.size()) > overhead.clients;
   const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
-  if (newcomers > 0 || may_sink) revoke_all(gpu.id, now);
+  if (newcomers || may_sink) revoke_all(gpu.id, now);
   if (may_sink) prepare_for_less(gpu, safe, now);
-  const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);
+  const auto taken = step(event, now);
   if (taken) return;
   log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
 }

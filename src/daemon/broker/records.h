@@ -152,6 +152,7 @@ struct ClientRecord {
 struct Overhead {
   Bytes bytes{};
   int clients = 0;
+  bool at_most = false;  // some of it may be memory of clients that are not back yet
 };
 
 // So often a GPU is looked at from outside, and over that time.
