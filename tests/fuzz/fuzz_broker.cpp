@@ -124,8 +124,10 @@ constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small number
 class Pieces final : public HostArena {
  public:
   Bytes most() const override { return gib(16); }
+  const std::map<int, Bytes>& held() const override { return held_by; }
   void make(ClientId client, Bytes bytes) override { wanted.emplace_back(client, bytes); }
 
+  std::map<int, Bytes> held_by;
   std::vector<std::pair<ClientId, Bytes>> wanted;
 };
 

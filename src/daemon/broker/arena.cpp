@@ -36,7 +36,7 @@ ArenaGpu Broker::arena_gpu(GpuId id) const {
 // What of the host's memory is there for the clients of the GPU: what others need or have cannot be
 // given to them.
 Bytes Broker::arena_left_for(GpuId gpu) const {
-  Bytes left = arena_ == nullptr ? Bytes{} : arena_->most();
+  Bytes left = arena_ == nullptr ? Bytes{} : arena_->most() - arena_lingering();
   for (const auto& [id, record] : gpus_) {
     if (id != gpu) left -= arena_held(arena_gpu(id));
   }
@@ -66,14 +66,25 @@ std::optional<Broker::Refusal> Broker::no_host_memory(const ClientRecord& client
           nvshare::to_text(std::max(Bytes{}, most)))};
 }
 
-Bytes Broker::arena_used() const {
+// A process may keep what its client was given. A client that comes back from the same process, and
+// says what it has kept, is counted once.
+Bytes Broker::arena_lingering() const {
+  if (arena_ == nullptr || arena_->held().empty()) return {};
+  std::map<int, Bytes> counted;
+  for (const auto& [id, client] : clients_) counted[client.pid] += client.arena;
   Bytes sum{};
+  for (const auto& [pid, bytes] : arena_->held()) sum += std::max(Bytes{}, bytes - counted[pid]);
+  return sum;
+}
+
+Bytes Broker::arena_used() const {
+  Bytes sum = arena_lingering();
   for (const auto& [id, client] : clients_) sum += client.arena_made;
   return sum;
 }
 
 Bytes Broker::arena_given() const {
-  Bytes sum{};
+  Bytes sum = arena_lingering();
   for (const auto& [id, client] : clients_) sum += client.arena;
   return sum;
 }

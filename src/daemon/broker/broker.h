@@ -99,6 +99,8 @@ class Broker {
   Bytes arena_used() const;
   Bytes arena_given() const;    // without
   Bytes arena_brought() const;  // of that, from a scheduler before this one, as clients say
+  // Of the arena, what processes still have and no client is counted with. It is in the two above.
+  Bytes arena_lingering() const;
   const HostArena* arena() const { return arena_; }
 
   // --- the scheduler itself
