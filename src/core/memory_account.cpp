@@ -181,15 +181,26 @@ Result<MemoryMoved> MemoryAccount::moved(ClientId client, const MoveReport& repo
   fit();
   const Bytes came = ordered ? count_in(*at, report.in, before) : report.in;
   const Bytes most = std::max(report.out, report.in);
-  MemoryMoved event{.client = client, .resident = counted_resident(), .took = report.took};
-  event.spared = most - std::min(report.copied, most);
+  Bytes kept{};
+  Bytes missing{};
   if (ordered) {
     at->left = at_least_nothing(at->left - (at->out ? report.out : came));
     if (report.done) {
-      (at->out ? event.kept : event.missing) = at->left;
+      (at->out ? kept : missing) = at->left;
       orders_.erase(at);
     }
   }
+  MemoryMoved event = report_of(client);
+  event.took = report.took;
+  event.spared = most - std::min(report.copied, most);
+  event.kept = kept;
+  event.missing = missing;
+  return event;
+}
+
+// How the client stands, and what is left of its orders.
+MemoryMoved MemoryAccount::report_of(ClientId client) const {
+  MemoryMoved event{.client = client, .resident = counted_resident()};
   for (const MoveOrder& one : orders_) (one.out ? event.out_left : event.in_left) += one.left;
   return event;
 }
@@ -207,10 +218,22 @@ bool MemoryAccount::believe(Bytes room) {
 
 // Pinned memory is counted as pinned only where a claim may be believed: nobody was asked whether
 // others can still have theirs beside it.
-Bytes MemoryAccount::believe_ordered(Bytes bytes) {
-  const Bytes there = std::clamp(bytes, kNothing, doubted_);
+MemoryMoved MemoryAccount::arrived(ClientId client, std::uint64_t order, Bytes bytes) {
+  const Bytes there = there_already(bytes);
   doubted_ -= there;
-  return there;
+  Bytes missing{};
+  const auto at = std::find_if(orders_.begin(), orders_.end(),
+                               [&](const MoveOrder& one) { return one.number == order; });
+  if (at != orders_.end()) {
+    at->left = at_least_nothing(at->left - bytes);
+    const bool over = at->left + at->beyond == kNothing;
+    if (over) missing = bytes - there;
+    if (over) orders_.erase(at);
+  }
+  MemoryMoved event = report_of(client);
+  event.spared = there;
+  event.missing = missing;
+  return event;
 }
 
 // --- beyond the GPU ----------------------------------------------------------------------------

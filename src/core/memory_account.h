@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 
@@ -104,8 +105,11 @@ class MemoryAccount {
   // --- claims
   // `room` more may be counted as being on the GPU. Whether that has changed anything.
   bool believe(Bytes room);
-  // The core has made room for so much. Answers how much of it is there already, as claimed.
-  Bytes believe_ordered(Bytes bytes);
+  // The core has made room for `bytes`, by an order to bring them in: so many of them are there
+  // already, as claimed, and the client is told to bring in the rest.
+  Bytes there_already(Bytes bytes) const { return std::min(bytes, doubted_); }
+  // Believes that of the order, once the client has been told of all its orders.
+  MemoryMoved arrived(ClientId client, std::uint64_t order, Bytes bytes);
 
   // --- beyond the GPU
   // How much of `more` would be beyond when at most `room` counts.
@@ -128,6 +132,7 @@ class MemoryAccount {
   void fit();
   Bytes beyond_and_away() const;
   Bytes count_in(MoveOrder& order, Bytes in, Bytes before);
+  MemoryMoved report_of(ClientId client) const;
 
   Bytes total_ = kMostMemory;
   Bytes allocated_{};

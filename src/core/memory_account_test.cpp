@@ -40,11 +40,18 @@ TEST(MemoryAccount, AClaimCountsInFullAndIsBelievedAsFarAsThereIsRoom) {
 TEST(MemoryAccount, WhatTheCoreHasMadeRoomForIsThereAlready) {
   MemoryAccount account = brought(gib(10), gib(8), gib(8));
   account.believe(gib(2));
-  EXPECT_EQ(account.believe_ordered(gib(8)), gib(6));
-  EXPECT_EQ(account.counted_resident(), gib(8));
+  EXPECT_EQ(account.order(1, false, gib(8)), gib(8));
+  EXPECT_EQ(account.there_already(gib(8)), gib(6));
+  const MemoryMoved event = account.arrived(kClient, 1, gib(6));
+  EXPECT_EQ(event.resident, gib(8));
+  EXPECT_EQ(event.in_left, gib(2)) << "the client is told to bring in these";
   EXPECT_EQ(account.counted_pinned(), gib(2)) << "nobody was asked whether the rest may be pinned";
-  EXPECT_EQ(account.believe_ordered(gib(1)), Bytes{});
+  EXPECT_EQ(account.there_already(gib(1)), Bytes{});
   EXPECT_TRUE(account.is_doubted());
+  const auto rest = account.moved(kClient, {.order = 1, .in = gib(2), .done = true});
+  ASSERT_TRUE(rest);
+  EXPECT_EQ(rest->resident, gib(10));
+  EXPECT_TRUE(account.orders().empty());
 }
 
 TEST(MemoryAccount, DoubtedMemoryThatIsFreedOrLeavesIsDoubtedNoMore) {

@@ -177,6 +177,14 @@ class Broker {
   void fit_oversubscribed(Time now);
   void note_no_room(GpuRecord& gpu, Time now);
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
+  // Memory that was ordered in and is there already. Believed when all decisions are followed: the
+  // core has told of orders that the account does not know before that.
+  struct Arrival {
+    ClientId client;
+    std::uint64_t order = 0;
+    Bytes bytes{};
+  };
+  void act(const Arrival& arrival, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
   ArenaGpu arena_gpu(GpuId gpu) const;
   Bytes arena_left_for(GpuId gpu) const;
@@ -255,6 +263,7 @@ class Broker {
   std::map<TenantId, TenantRecord> tenants_;
   std::map<GpuId, GpuRecord> gpus_;
   std::deque<core::Decision> decisions_;  // made, and not followed yet
+  std::deque<Arrival> arrivals_;
   bool following_ = false;
   bool rooms_stale_ = true;  // something has changed that the rooms in clients' pages depend on
 };

@@ -56,7 +56,13 @@ void Broker::follow(core::Decisions decisions, Time now) {
   for (core::Decision& one : decisions) decisions_.push_back(std::move(one));
   if (following_) return;
   following_ = true;
-  while (!decisions_.empty()) {
+  while (!decisions_.empty() || !arrivals_.empty()) {
+    if (decisions_.empty()) {
+      const Arrival next = arrivals_.front();
+      arrivals_.pop_front();
+      act(next, now);
+      continue;
+    }
     const core::Decision next = std::move(decisions_.front());
     decisions_.pop_front();
     apply(next, now);

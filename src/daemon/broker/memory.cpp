@@ -254,14 +254,12 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   if (out) revoke(*client, now);
-  // Room has been made for what the client claims to have there already.
-  if (const Bytes there = out ? Bytes{} : client->memory.believe_ordered(bytes); there > Bytes{}) {
-    bytes -= there;
-    book(*client, now, true);
-    if (bytes == Bytes{}) return;
-  }
   const std::uint64_t number = next_order_++;
-  const Bytes told = client->memory.order(number, out, bytes);
+  // Room has been made for what the client claims to have there already.
+  const Bytes there = out ? Bytes{} : client->memory.there_already(bytes);
+  const Bytes told = client->memory.order(number, out, bytes) - there;
+  if (there > Bytes{}) arrivals_.push_back({id, number, there});
+  if (told == Bytes{}) return;
   note(*client, out ? "swap_out" : "swap_in",
        {{"order", number}, {"bytes", bytes.count}, {"reason", core::to_text(why)}});
   const auto send = [&](auto message) {
@@ -270,6 +268,17 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
     outbox_.send(id, message.header);
   };
   out ? send(wire::make<wire::SwapOut>()) : send(wire::make<wire::SwapIn>());
+}
+
+void Broker::act(const Arrival& arrival, Time now) {
+  ClientRecord* client = find(arrival.client);
+  if (client == nullptr) return;
+  core::MemoryAccount& memory = client->memory;
+  const auto taken = step(memory.arrived(client->id, arrival.order, arrival.bytes), now);
+  if (!memory.is_doubted()) gpus_.at(client->gpu).doubted.erase(client->id);
+  if (taken) return;
+  log_.error("memory_not_booked",
+             {{"client", client->id.value}, {"reason", taken.error().message}});
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time now) {
