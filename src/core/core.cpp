@@ -176,7 +176,7 @@ Result<void> Core::Impl::take(const OverheadMeasured& e, Time now, Decisions& ou
     return Error{fmt::format("overhead {} is not from 0 to the GPU's {}", to_text(e.overhead),
                              to_text(gpu->total()))};
   }
-  gpu->overhead_measured(e.overhead, e.processes);
+  gpu->overhead_measured(e);
   finish(*gpu, now, out);
   return {};
 }
@@ -582,6 +582,9 @@ std::optional<SleepView> Core::sleep_of(TenantId tenant) const {
 }
 std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
   return impl_->safe_limit(gpu);
+}
+std::optional<Bytes> Core::safe_limit_with(const OverheadMeasured& what) const {
+  return impl_->safe_limit_with(what);
 }
 std::optional<Bytes> Core::unpinned(GpuId gpu) const {
   return impl_->unpinned(gpu);

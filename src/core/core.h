@@ -48,6 +48,8 @@ class Core {
   // What clients can have on the GPU together.
   std::optional<Bytes> safe_limit(GpuId gpu) const;
   // The same less all that can never leave it, with what is promised.
+  // What safe_limit() would be with that measurement.
+  std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const;
   std::optional<Bytes> unpinned(GpuId gpu) const;
   // Host memory (residency_host.cpp): what the client is to have of it, how much more that can move
   // it could have as far as that goes, and whether there is enough for `growth` more.

@@ -39,6 +39,11 @@ class Core::Impl {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
   }
+  std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const {
+    const auto it = gpus_.find(what.gpu);
+    if (it == gpus_.end()) return std::nullopt;
+    return it->second.residency().safe_limit_with(what);
+  }
   std::optional<Bytes> unpinned(GpuId id) const {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());

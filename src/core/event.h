@@ -38,6 +38,9 @@ struct OverheadMeasured {
   GpuId gpu;
   Bytes overhead{};
   std::optional<int> processes{};  // that were there then; none: all that are now
+  // Some of it may be memory of clients that are not back yet, after the scheduler was away: no
+  // more than the estimated reserve counts.
+  bool at_most = false;
 };
 // Whether work of several clients can be on the GPU at the same time, as under MPS. Otherwise the
 // hardware lets them take turns of its own.
@@ -108,13 +111,14 @@ struct MemoryChanged {
   bool may_wait = true;
   bool pins = false;
 };
-// What a client has brought with it from before: counted as it is, whatever the limits and the
-// room.
+// What a client has, and nobody gave it: counted as it is, whatever the limits and the room.
+// `from_before`: the memory was there before the client was known, so it was measured as overhead.
 struct MemoryFound {
   ClientId client;
   Bytes allocated{};
   Bytes pinned{};
   Bytes resident{};
+  bool from_before = true;
 };
 // Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took. Whole
 // chunks move, so more may have gone out than was ordered, also without any order. What was to move

@@ -44,9 +44,7 @@ class Gpu {
   }
   void config_changed() { residency_.config_changed(); }
   void host_changed() { residency_.host_changed(); }
-  void overhead_measured(Bytes overhead, std::optional<int> processes) {
-    residency_.set_overhead(overhead, processes);
-  }
+  void overhead_measured(const OverheadMeasured& what) { residency_.set_overhead(what); }
   void set_overlap(bool possible) { engine_->set_overlap(possible); }
   void limits_will_change(TenantId tenant, Time now);
   void limits_have_changed(TenantId tenant, bool cores_changed, Time now);

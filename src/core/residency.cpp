@@ -26,17 +26,24 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
 }
 
 Bytes Residency::safe_limit() const {
-  if (overhead_) {  // what those who came since take for themselves is not in it yet
-    const Bytes newcomers = config_.reserve_per_process * (processes_ - measured_processes_);
-    return std::max(kNothing, total_ - *overhead_ - newcomers);
-  }
+  if (overhead_) return safe_limit_with(*overhead_, measured_processes_);
   return std::max(kNothing, total_ - estimated_overhead());
+}
+
+// What processes take for themselves that have come since is not in a measurement.
+Bytes Residency::safe_limit_with(const OverheadMeasured& what, int measured_processes) const {
+  Bytes taken = what.overhead + config_.reserve_per_process * (processes_ - measured_processes);
+  if (what.at_most) taken = std::min(taken, estimated_overhead());
+  return std::max(kNothing, total_ - taken);
+}
+
+Bytes Residency::reserve_of_processes() const {
+  return config_.reserve_base + config_.reserve_per_process * processes_;
 }
 
 Bytes Residency::estimated_overhead() const {
   const Bytes percent{total_.count / 100 * config_.reserve_percent};
-  const Bytes counted = config_.reserve_base + config_.reserve_per_process * processes_;
-  return std::max(percent, counted);
+  return std::max(percent, reserve_of_processes());
 }
 
 Duration Residency::move_time(Bytes bytes) const {
@@ -214,14 +221,16 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
   if (waited && client.complete()) complete(client, now, out);
 }
 
-// It was on the GPU before anybody knew whose it is: where the overhead had been measured by then,
-// it is in that, and with it what the process takes for itself. Not so when it was measured before
-// that, or while the client was there and had only lost its connection: then no less is left than
-// one would guess.
+// The memory was on the GPU before anybody knew whose it is: where the overhead had been measured
+// by then, the memory is in that, and with it what the process takes for itself. A measurement from
+// before, or from while the client was connected, does not have it. So the processes' reserve
+// stays; without that bound a client that comes back would leave less overhead than contexts take.
+// The percentage stays out of the bound: on a large card it is many times what contexts take.
 void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
   const Bytes brought = found - client.resident;
   if (!overhead_ || brought <= kNothing) return;
-  overhead_ = std::max(std::min(*overhead_, estimated_overhead()), *overhead_ - brought);
+  const Bytes measured = overhead_->overhead;
+  overhead_->overhead = std::max(std::min(measured, reserve_of_processes()), measured - brought);
   const bool first = client.demand == kNothing;
   measured_processes_ = std::min(measured_processes_ + (first ? 1 : 0), processes_);
   stale_ = true;
@@ -229,7 +238,7 @@ void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
 
 void Residency::found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
   const bool was_complete = client.complete();
-  count_as_overhead_no_more(client, what.resident);
+  if (what.from_before) count_as_overhead_no_more(client, what.resident);
   enter(client, what.allocated, what.pinned, what.resident, now);
   if (client.complete() && client.protected_until <= now) protect(client, client.demand, now);
   list(client);

@@ -43,10 +43,14 @@ class Residency {
   Bytes link_per_second() const;
   std::size_t waiting() const { return queue_.size(); }
 
-  void set_overhead(Bytes overhead, std::optional<int> processes) {
-    overhead_ = overhead;
-    measured_processes_ = std::clamp(processes.value_or(processes_), 0, processes_);
+  void set_overhead(const OverheadMeasured& what) {
+    overhead_ = what;
+    measured_processes_ = measured_with(what);
     stale_ = true;
+  }
+  // What safe_limit() would be after that.
+  Bytes safe_limit_with(const OverheadMeasured& what) const {
+    return safe_limit_with(what, measured_with(what));
   }
   void config_changed() { stale_ = true; }
   void join() {
@@ -149,6 +153,11 @@ class Residency {
   void watch(Client& client, Time now);
   void unwatch(Client& client);
   void trust_again(Client& client);
+  int measured_with(const OverheadMeasured& what) const {
+    return std::clamp(what.processes.value_or(processes_), 0, processes_);
+  }
+  Bytes safe_limit_with(const OverheadMeasured& what, int measured_processes) const;
+  Bytes reserve_of_processes() const;
   Bytes estimated_overhead() const;
   void count_as_overhead_no_more(const Client& client, Bytes found);
   bool link_is_known() const;
@@ -199,7 +208,7 @@ class Residency {
   const Config& config_;
   Bytes total_;
   HostPool& host_;
-  std::optional<Bytes> overhead_;
+  std::optional<OverheadMeasured> overhead_;
   int measured_processes_ = 0;  // that were there then
   double link_bytes_ = 0;       // lately copied
   double link_seconds_ = 0;     // that this took

@@ -455,11 +455,33 @@ TEST(Residency, WhatIsBroughtAlongIsOverheadNoMore) {
   EXPECT_EQ(safe(), gib(14)) << "once";
   t.client(3);
   t.step(MemoryFound{ClientId{3}, gib(2), {}, gib(2)});
-  EXPECT_EQ(safe(), gib(16) - Bytes{gib(16).count / 100 * 10}) << "came behind the measurement";
+  EXPECT_EQ(safe(), gib(16) - mib(500) - mib(300) * 3) << "came behind the measurement";
   t.step(OverheadMeasured{GpuId{0}, gib(1)});
   t.client(4);
   t.step(MemoryFound{ClientId{4}, gib(1), {}, gib(1)});
   EXPECT_EQ(safe(), gib(15)) << "less than one would guess is what was measured";
+}
+
+// While clients are still to come back, their memory looks like overhead.
+TEST(Residency, AnOverheadThatMayBeClientsIsNoMoreThanTheEstimate) {
+  TestCore t;
+  t.gpu(0);
+  const auto safe = [&] { return t.core.snapshot().gpus[0].safe_limit; };
+  const Bytes estimate{gib(16).count / 100 * 10};
+  const OverheadMeasured first{GpuId{0}, gib(15), 0, true};
+  EXPECT_EQ(t.core.safe_limit_with(first), gib(16) - estimate);
+  t.step(first);
+  EXPECT_EQ(safe(), gib(16) - estimate);
+  t.client(1);
+  t.step(MemoryFound{ClientId{1}, gib(10), {}, gib(10)});
+  EXPECT_EQ(safe(), gib(16) - estimate) << "one is still missing";
+  t.client(2);
+  t.step(MemoryFound{ClientId{2}, gib(4), {}, gib(4)});
+  EXPECT_EQ(safe(), gib(16) - mib(1100)) << "known before anything else is measured";
+  t.client(3);
+  EXPECT_EQ(safe(), gib(16) - mib(1400)) << "a new one takes something for itself";
+  t.step(OverheadMeasured{GpuId{0}, gib(3), 3});
+  EXPECT_EQ(safe(), gib(13)) << "what is measured later counts as it is";
 }
 
 TEST_F(Rotation, WhoIsOverItsLimitIsProtectedNoLonger) {

@@ -176,12 +176,17 @@ Result<void> Scheduler::make_arena() {
 }
 
 void Scheduler::hand_out_arena() {
-  for (const Arena::Piece& piece : arena_->take()) {
-    if (piece.memory) {
-      broker_.arena_ready(piece.client, piece.memory->get(), piece.bytes, reactor_.now());
-    } else {
+  for (Arena::Piece& piece : arena_->take()) {
+    if (!piece.memory) {
       broker_.arena_failed(piece.client, piece.bytes, piece.memory.error().message, reactor_.now());
+      continue;
     }
+    const auto client = broker_.clients().find(piece.client);
+    if (client == broker_.clients().end()) continue;
+    const UniqueFd theirs = std::move(piece.memory->theirs);
+    const Bytes bytes = piece.bytes;
+    arena_->keep(client->second.pid, std::move(piece));
+    broker_.arena_ready(client->first, theirs.get(), bytes, reactor_.now());
   }
 }
 
@@ -250,6 +255,7 @@ std::optional<Time> Scheduler::end_of_turn() {
   log_.set_time(now);
   if (broker_.next_wakeup() && *broker_.next_wakeup() <= now) broker_.tick(now);
   if (next_sample_ <= now) {
+    arena_->look();
     arena_->refresh(broker_.arena_given(), broker_.arena_brought());
     broker_.sample(now);
     next_sample_ = now + kSamplePeriod;
@@ -279,6 +285,7 @@ void Scheduler::run() {
 // Signals are taken by the loop; no thread of ours is ever interrupted.
 sigset_t block_signals(bool is_private) {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGIO, SIG_IGN);  // somebody opens what the arena has a lease on, for a moment
   if (!is_private) signal(SIGHUP, SIG_IGN);
   sigset_t signals;
   sigemptyset(&signals);
@@ -289,7 +296,7 @@ sigset_t block_signals(bool is_private) {
   return signals;
 }
 
-// Each client takes two descriptors.
+// Each client takes two descriptors, and each piece of the arena one.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

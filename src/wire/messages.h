@@ -24,6 +24,8 @@ inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
 inline constexpr size_t kNameLength = 64;
+// Requests for memory that a program has under way at most. Those for pinned memory can wait.
+inline constexpr size_t kMostRequests = 64;
 
 enum class Type : uint16_t {
   // From programs.
@@ -98,8 +100,7 @@ struct Hello {
   uint64_t allocated;
   uint64_t pinned;
   uint64_t resident;
-  uint64_t
-      memory_limit;  // the process's own wish (NVSHARE_GPU_MEMORY_LIMIT), can only lower; 0: none
+  uint64_t reserved;  // 0
   char program[kNameLength];
 };
 

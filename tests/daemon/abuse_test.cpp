@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -320,6 +321,45 @@ TEST(ControlAbuse, ConnectionsAreBounded) {
     EXPECT_LE(scheduler.descriptors(), before + 70);
   }
   EXPECT_TRUE(eventually([&] { return scheduler.status().contains("ok"); }));
+}
+
+// A client that keeps the descriptors of its host memory, and comes again and again for more.
+TEST(Abuse, WhoKeepsHostMemoryGetsNoMoreThanThereIs) {
+  constexpr std::uint64_t kMi = 1ull << 20;
+  SchedulerProcess scheduler(
+      {.arguments = {},
+       .environment = {"NVSHARE_SOFTGPU_MEMORY=512Mi", "NVSHARE_RESERVE_BASE=0Mi",
+                       "NVSHARE_RESERVE_PER_PROCESS=0Mi", "NVSHARE_ARENA_LIMIT=512Mi"}});
+  TestProgram beside(scheduler);
+  ASSERT_TRUE(beside.hello());
+  ASSERT_EQ(beside.ask_memory(300 * kMi, true), true);
+  std::vector<UniqueFd> kept;
+  const auto held = [&] {
+    std::uint64_t sum = 0;
+    for (const UniqueFd& one : kept) {
+      struct stat about {};
+      if (fstat(one.get(), &about) == 0) sum += static_cast<std::uint64_t>(about.st_blocks) * 512;
+    }
+    return sum;
+  };
+  for (int round = 0; round < 8; ++round) {
+    TestProgram greedy(scheduler);
+    ASSERT_TRUE(greedy.hello());
+    if (greedy.ask_memory(200 * kMi, true) != true) continue;
+    while (greedy.hear<wire::Arena>(std::chrono::milliseconds(500))) {
+      kept.emplace_back(::dup(greedy.arena()));
+    }
+  }
+  EXPECT_GT(held(), 0u) << scheduler.log();
+  EXPECT_LE(held(), 512 * kMi);
+  EXPECT_GE(scheduler.status()["scheduler"]["arena_used"].get<std::uint64_t>(), held());
+  EXPECT_LE(scheduler.status()["scheduler"]["arena_used"].get<std::uint64_t>(), 512 * kMi);
+  kept.clear();
+  const auto used = [&] {
+    return scheduler.status()["scheduler"]["arena_used"].get<std::uint64_t>();
+  };
+  const auto given = [&] { return used() <= 320 * kMi; };
+  EXPECT_TRUE(eventually(given)) << "what the other one has";
 }
 
 }  // namespace

@@ -124,8 +124,10 @@ constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small number
 class Pieces final : public HostArena {
  public:
   Bytes most() const override { return gib(16); }
+  const std::map<int, Bytes>& held() const override { return held_by; }
   void make(ClientId client, Bytes bytes) override { wanted.emplace_back(client, bytes); }
 
+  std::map<int, Bytes> held_by;
   std::vector<std::pair<ClientId, Bytes>> wanted;
 };
 
@@ -221,7 +223,7 @@ class Play {
     hello.allocated = bytes_.number() * kUnit;
     hello.resident = std::min(bytes_.number() * kUnit, hello.allocated);
     hello.pinned = std::min(bytes_.number() * kUnit, hello.resident);
-    hello.memory_limit = bytes_.number() * kUnit;
+    (void)bytes_.number();  // so that what was found before still means the same
     auto page = std::make_unique<wire::Page>();
     const auto welcome = broker_->hello(hello, {1, 0}, *tenant, *page, now_);
     if (welcome) clients_[ClientId{welcome->client}] = std::move(page);
@@ -405,17 +407,16 @@ class Play {
   // What is lent is within all limits, used or not.
   void check_credit(const ClientRecord& client) const {
     const auto& limits = broker_->tenants().at(client.tenant).limits;
-    const Bytes all = client.allocated + client.credit_left();
+    const Bytes all = client.memory.promised();
     must(!limits.memory || all <= *limits.memory, "within the tenant's limit");
-    must(!client.own_limit || all <= *client.own_limit, "within its own");
     Bytes on_gpu{};
     for (const ClientId id : broker_->gpus().at(client.gpu).clients) {
       const ClientRecord& one = broker_->clients().at(id);
-      on_gpu += one.booked + one.credit_left();
+      on_gpu += one.memory.counted() + one.memory.credit_left();
       must(id == client.id || one.tenant != client.tenant, "to one of a tenant");
     }
     must(on_gpu <= *broker_->core().safe_limit(client.gpu), "within what is safe");
-    must(client.booked == client.allocated, "and whose memory is all booked");
+    must(client.memory.beyond() == Bytes{0}, "and whose memory is all counted");
   }
 
   void check() const {
@@ -423,20 +424,20 @@ class Play {
     for (const auto& [id, client] : broker_->clients()) {
       const auto view = broker_->core().view(id);
       must(view.has_value(), "the core knows every client");
-      must(view->allocated == client.booked, "the core counts what is booked");
+      must(view->allocated == client.memory.counted(), "the core counts what the account says");
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
       must(client.arena <= client.arena_made, "no more host memory than was made");
-      must(client.booked <= client.to_book(), "never more than there is");
-      must(client.beyond >= Bytes{0} &&
-               client.beyond <=
-                   std::max(Bytes{0}, client.allocated - client.awaited - client.pinned),
+      must(client.memory.counted() <= broker_->gpus().at(client.gpu).total, "at most the GPU");
+      must(client.memory.doubted() >= Bytes{0}, "no doubt is no doubt");
+      must(client.memory.beyond() >= Bytes{0} &&
+               client.memory.beyond() <= client.memory.could_move(),
            "what is beyond can move");
-      must(client.oversubscribes || client.beyond == Bytes{0}, "and of who may have it");
-      must(client.credit_left() >= Bytes{0}, "no credit is no credit");
-      if (client.credit_left() > Bytes{0}) check_credit(client);
+      must(client.memory.credit_left() >= Bytes{0}, "no credit is no credit");
+      if (client.memory.credit_left() > Bytes{0}) check_credit(client);
       Bytes in_left{};
       Bytes out_left{};
-      for (const auto& order : client.orders) (order.out ? out_left : in_left) += order.left;
+      for (const auto& order : client.memory.orders())
+        (order.out ? out_left : in_left) += order.left;
       must(view->incoming <= in_left && view->outgoing <= out_left, "nothing moves without orders");
       const bool holds = view->state == core::ClientState::Running ||
                          view->state == core::ClientState::Stopping ||

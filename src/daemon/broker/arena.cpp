@@ -30,14 +30,25 @@ Bytes arena_unit(const GpuRecord& gpu) {
 
 }  // namespace
 
-Bytes Broker::arena_used() const {
+// A process may keep what its client was given. A client that comes back from the same process, and
+// says what it has kept, is counted once.
+Bytes Broker::arena_lingering() const {
+  if (arena_ == nullptr || arena_->held().empty()) return {};
+  std::map<int, Bytes> counted;
+  for (const auto& [id, client] : clients_) counted[client.pid] += client.arena;
   Bytes sum{};
+  for (const auto& [pid, bytes] : arena_->held()) sum += std::max(Bytes{}, bytes - counted[pid]);
+  return sum;
+}
+
+Bytes Broker::arena_used() const {
+  Bytes sum = arena_lingering();
   for (const auto& [id, client] : clients_) sum += client.arena_made;
   return sum;
 }
 
 Bytes Broker::arena_given() const {
-  Bytes sum{};
+  Bytes sum = arena_lingering();
   for (const auto& [id, client] : clients_) sum += client.arena;
   return sum;
 }
@@ -50,7 +61,7 @@ Bytes Broker::arena_brought() const {
 
 // What the machine can spare changes with whatever else it does.
 void Broker::measure_host(Time now) {
-  Bytes most = arena_ == nullptr ? Bytes{} : arena_->most();
+  Bytes most = arena_ == nullptr ? Bytes{} : arena_->most() - arena_lingering();
   // A client's places come in whole pieces: the rest of its last one is lost to the others.
   for (const auto& [id, client] : clients_) {
     if (client.backend == wire::Backend::Swap) most -= smallest_piece(gpus_.at(client.gpu));

@@ -452,5 +452,35 @@ TEST(SwappingArena, ManagedMemoryLeavesWithoutIt) {
   EXPECT_FALSE(t.outbox.take<wire::Drop>(one).empty());
 }
 
+// A client that keeps what it was given, and comes back again and again.
+TEST_F(TwoThatDoNotFit, WhatAProcessKeepsIsNotGivenTwice) {
+  const Bytes has = t.broker.clients().at(one).arena;
+  ASSERT_GT(has, Bytes{});
+  const Bytes used = t.broker.arena_used();
+  t.arena.held_by[4711] = t.broker.arena_given();
+  EXPECT_EQ(t.broker.arena_lingering(), Bytes{}) << "its clients are counted with it";
+  EXPECT_EQ(t.broker.arena_used(), used);
+  t.broker.leave(one, t.now);
+  t.broker.leave(two, t.now);
+  EXPECT_EQ(t.broker.arena_used(), t.arena.held_by[4711]) << "nobody is, and it is still there";
+  EXPECT_EQ(t.broker.arena_given(), t.arena.held_by[4711]);
+  auto hello = TestBroker::hello();
+  hello.allocated = hello.resident = static_cast<std::uint64_t>(gib(1).count);
+  const ClientId again = t.join(t.tenant("again"), hello);
+  auto kept = wire::make<wire::ArenaKept>();
+  kept.bytes = static_cast<std::uint64_t>(has.count);
+  t.say(again, kept);
+  EXPECT_EQ(t.broker.arena_given(), t.arena.held_by[4711]) << "counted once";
+  t.arena.held_by.clear();
+  EXPECT_EQ(t.broker.arena_given(), has);
+}
+
+TEST_F(TwoThatDoNotFit, WhatIsKeptIsThereForNobodyElse) {
+  t.arena.held_by[99] = gib(1023);
+  EXPECT_EQ(t.ask_movable(one, gib(4)), TestBroker::Told::Refused);
+  t.arena.held_by.clear();
+  EXPECT_NE(t.ask_movable(one, gib(4)), TestBroker::Told::Refused);
+}
+
 }  // namespace
 }  // namespace nvshare::daemon

@@ -29,10 +29,8 @@ std::optional<Error> bad_hello(const wire::Hello& hello) {
   return std::nullopt;
 }
 
-std::optional<Bytes> own_limit(const wire::Hello& hello) {
-  if (hello.memory_limit == 0) return std::nullopt;
-  const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
-  return Bytes{static_cast<std::int64_t>(std::min(hello.memory_limit, most))};
+Bytes to_bytes(std::uint64_t count) {
+  return Bytes{static_cast<std::int64_t>(count)};
 }
 
 }  // namespace
@@ -131,10 +129,10 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   gpu.measured_at = now;
   gpu.memory_used = memory_used;
   if (!overhead) return;
-  gpu.overhead = overhead->bytes;
+  if (!overhead->at_most) gpu.overhead = overhead->bytes;
   const bool recent = now - gpu.overhead_found_at < kFoundCounts;
   const Bytes least = recent ? gpu.overhead_found : Bytes{};
-  set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients}, now);
+  set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients, overhead->at_most}, now);
 }
 
 void Broker::overlap_seen(GpuId id, bool possible, Time now) {
@@ -148,11 +146,12 @@ void Broker::overlap_seen(GpuId id, bool possible, Time now) {
 
 void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
-  const int newcomers = std::max(0, static_cast<int>(gpu.clients.size()) - overhead.clients);
-  const Bytes safe = gpu.total - possible - core_.config().reserve_per_process * newcomers;
+  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most};
+  const Bytes safe = core_.safe_limit_with(event).value_or(gpu.total);
+  const bool newcomers = static_cast<int>(gpu.clients.size()) > overhead.clients;
   const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
-  if (newcomers > 0 || may_sink) revoke_all(gpu.id, now);
-  const auto taken = step(core::OverheadMeasured{gpu.id, possible, overhead.clients}, now);
+  if (newcomers || may_sink) revoke_all(gpu.id, now);
+  const auto taken = step(event, now);
   if (taken) return;
   log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
 }
@@ -312,7 +311,7 @@ Result<void> Broker::set_limits(TenantId id, const core::Limits& limits, Time no
                                {"memory", limits.memory ? limits.memory->count : 0},
                                {"priority", limits.priority}});
   show_limits(tenant);
-  for (const ClientId client : tenant.clients) book_rest(clients_.at(client), now);
+  believe_more(now);
   for (const auto& [gpu_id, gpu] : gpus_) update_watch(gpu);
   return {};
 }
@@ -373,20 +372,21 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.minor = hello.minor;
   client.program = printable(hello.program, sizeof hello.program);
   client.page = &page;
-  client.own_limit = own_limit(hello);
   client.asleep = core_.sleep_of(tenant_id).has_value();
   client.backend = tenant.backend == wire::Backend::Default ? backend_ : tenant.backend;
   client.oversubscribes = tenant.oversubscribes && client.backend == wire::Backend::Managed;
-  client.allocated = Bytes{static_cast<std::int64_t>(hello.allocated)};
-  client.pinned = Bytes{static_cast<std::int64_t>(hello.pinned)};
-  client.resident = Bytes{static_cast<std::int64_t>(hello.resident)};
+  const core::MemoryClaim claim{to_bytes(hello.allocated), to_bytes(hello.pinned),
+                                to_bytes(hello.resident)};
   // What is not on the GPU is in host memory that it was given before.
   const bool ours = client.backend == wire::Backend::Swap;
   client.arena = client.arena_made =
-      ours ? std::clamp(client.allocated - client.resident, Bytes{}, gpus_.at(gpu).total) : Bytes{};
+      ours ? std::clamp(claim.allocated - claim.resident, Bytes{}, gpus_.at(gpu).total) : Bytes{};
   if (ours) client.arena_claimed = client.arena_brought = client.arena;
   tenant.clients.insert(id);
   gpus_.at(gpu).clients.insert(id);
+  // Its own account is empty yet, so that nothing of it is in the way.
+  const Bytes total = gpus_.at(gpu).total;
+  client.memory = {claim, total, client.oversubscribes ? room_for(client) : total};
   page.magic = wire::kPageMagic;
   page.version = wire::kMajor;
   page.scheduler.core_limit = static_cast<std::uint64_t>(tenant.limits.core_percent);
@@ -401,6 +401,9 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   if (!tenants_.contains(tenant)) return Error{"there is no such tenant"};
   const auto gpu = gpu_for(hello, now);
   if (!gpu) return gpu.error();
+  if (hello.pinned > static_cast<std::uint64_t>(gpus_.at(*gpu).total.count)) {
+    return Error{"more memory pinned than the GPU has"};
+  }
   revoke_all(*gpu, now);  // there is less room with one more, and its tenant may have others
   const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
   if (!added) return added.error();
@@ -413,8 +416,8 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
                                   {"uid", client.uid},
                                   {"gpu", gpu->value},
                                   {"program", client.program},
-                                  {"allocated", client.allocated.count},
-                                  {"resident", client.resident.count}});
+                                  {"allocated", client.memory.allocated().count},
+                                  {"resident", client.memory.resident().count}});
   auto welcome = wire::make<wire::Welcome>();
   welcome.magic = wire::kMagic;
   welcome.major = wire::kMajor;
@@ -427,20 +430,37 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   // From here on it may be told to move what it has: after a scheduler before this one that can be
   // more than there is room for.
   tell_what_comes(client, now);
-  client.beyond = beyond_with(client, client.allocated);
-  fit_beyond(client);
-  book_rest(client, now);
+  take_claim(client, now);
   show_allocated(tenant, *gpu);
   fill_arena(now);
   rooms_stale_ = true;  // not in its page yet
   show_rooms();
-  if (client.booked != client.to_book()) {
-    log_.warn("client_over_limit", {{"client", client.id.value},
-                                    {"tenant", of.is.name},
-                                    {"allocated", client.allocated.count},
-                                    {"counted", client.booked.count}});
-  }
   return welcome;
+}
+
+// All that the client has counts, whatever its limit and the room. What is not believed to be on
+// the GPU counts as absent.
+void Broker::take_claim(ClientRecord& client, Time now) {
+  const core::MemoryAccount& memory = client.memory;
+  if (memory.allocated() == Bytes{}) return;
+  GpuRecord& gpu = gpus_.at(client.gpu);
+  const TenantRecord& tenant = tenants_.at(client.tenant);
+  gpu.doubted.insert(client.id);
+  believe(client, now);
+  if (core_.view(client.id)->allocated != memory.counted()) book(client, now, true);
+  if (!memory.is_doubted()) gpu.doubted.erase(client.id);
+  if (memory.doubted() > Bytes{}) {
+    log_.warn("memory_doubted", {{"client", client.id.value},
+                                 {"tenant", tenant.is.name},
+                                 {"resident", memory.resident().count},
+                                 {"counted", memory.counted_resident().count}});
+  }
+  const auto& limit = tenant.limits.memory;
+  if (!limit || allocated_by(tenant, client.gpu) <= *limit) return;
+  log_.warn("client_over_limit", {{"client", client.id.value},
+                                  {"tenant", tenant.is.name},
+                                  {"allocated", memory.allocated().count},
+                                  {"limit", limit->count}});
 }
 
 void Broker::leave(ClientId id, Time now) {
@@ -456,6 +476,7 @@ void Broker::leave(ClientId id, Time now) {
                             {"held_grant", client->grant ? 1 : 0}});
   gpu.clients.erase(id);
   gpu.holders.erase(id);
+  gpu.doubted.erase(id);
   tenant.clients.erase(id);
   tenant.empty_since = now;
   clients_.erase(id);

@@ -102,6 +102,8 @@ class Broker {
   Bytes arena_used() const;
   Bytes arena_given() const;    // without
   Bytes arena_brought() const;  // of that, from a scheduler before this one, as clients say
+  // Of the arena, what processes still have and no client is counted with. It is in the two above.
+  Bytes arena_lingering() const;
   const HostArena* arena() const { return arena_; }
 
   // --- the scheduler itself
@@ -150,19 +152,18 @@ class Broker {
     Bytes allowed{};  // more than it has
     std::string why;
   };
-  std::optional<Refusal> refuse(const ClientRecord& client, std::uint64_t bytes) const;
+  std::optional<Refusal> refuse(const ClientRecord& client, Bytes bytes) const;
   bool may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const;
   void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
   void refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
   void tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked, const Refusal& refusal);
-  void count(ClientRecord& client, Bytes bytes, bool movable, bool fits);
-  void book_rest(ClientRecord& client, Time now);
-  void book_change(ClientRecord& client, Time now);
-  static Bytes booked_pinned(const ClientRecord& client);
-  static Bytes booked_resident(const ClientRecord& client);
-  // Credit: broker_credit.cpp.
+  void book(ClientRecord& client, Time now, bool from_before = false);
+  Bytes room_to_believe(const ClientRecord& client) const;
+  void believe(ClientRecord& client, Time now);
+  void believe_more(Time now);
+  // Credit: credit.cpp.
   void settle(ClientRecord& client, Time now);
   void note_credit(ClientRecord& client, bool movable, std::uint64_t left, Time now);
   void book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now);
@@ -173,18 +174,20 @@ class Broker {
   Bytes room_on(GpuId gpu) const;
   Bytes room_within_limits(const ClientRecord& client) const;
   bool may_have_credit(const ClientRecord& client) const;
-  // Programs larger than their GPU: broker_oversubscribe.cpp.
+  // Programs larger than their GPU: oversubscribe.cpp.
   Bytes room_for(const ClientRecord& client) const;
   Bytes beyond_with(const ClientRecord& client, Bytes more) const;
-  Bytes beyond_and_away(const ClientRecord& client) const;
-  Bytes count_in(ClientRecord& client, MoveOrder& order, Bytes in, Bytes before);
-  static void fit_beyond(ClientRecord& client);
-  static void free_beyond(ClientRecord& client, Bytes freed);
-  void push_beyond(ClientRecord& client, Bytes bytes, Time now);
   void fit_oversubscribed(Time now);
-  std::optional<Refusal> over_tenant_limit(const ClientRecord& client, Bytes bytes) const;
   void note_no_room(GpuRecord& gpu, Time now);
   void set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now);
+  // Memory that was ordered in and is there already. Believed when all decisions are followed: the
+  // core has told of orders that the account does not know before that.
+  struct Arrival {
+    ClientId client;
+    std::uint64_t order = 0;
+    Bytes bytes{};
+  };
+  void act(const Arrival& arrival, Time now);
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
   void measure_host(Time now);
   void fill_arena(Time now);
@@ -197,6 +200,8 @@ class Broker {
   void disconnect(const ClientRecord& client, std::string_view why);
 
   // Decisions.
+  // The one door to the core. Whoever does not follow() what was decided at once uses this.
+  Result<core::Decisions> decide(const core::Event& event, Time now);
   Result<void> step(const core::Event& event, Time now);
   void follow(core::Decisions decisions, Time now);
   void apply(const core::Decision& decision, Time now);
@@ -233,6 +238,7 @@ class Broker {
                            wire::Page& page);
   Result<TenantId> add_tenant(const TenantName& name, const core::Limits& limits, Time now);
   bool is_held(const TenantRecord& tenant) const;
+  void take_claim(ClientRecord& client, Time now);
   bool in_use(const TenantRecord& tenant, Time now) const;
   void remove(const TenantRecord& tenant, Time now);
   bool make_room(Time now);
@@ -261,6 +267,7 @@ class Broker {
   std::map<TenantId, TenantRecord> tenants_;
   std::map<GpuId, GpuRecord> gpus_;
   std::deque<core::Decision> decisions_;  // made, and not followed yet
+  std::deque<Arrival> arrivals_;
   bool following_ = false;
   std::optional<Bytes> host_told_;  // how much the host can spare, as the core knows
   bool filling_ = false;            // host memory is being handed out

@@ -26,10 +26,6 @@ std::uint64_t to_count(Bytes bytes) {
   return static_cast<std::uint64_t>(bytes.count);
 }
 
-CreditRecord& record_of(ClientRecord& client, bool movable) {
-  return movable ? client.movable_credit : client.pinned_credit;
-}
-
 wire::Credit& shared_with(const ClientRecord& client, bool movable) {
   return movable ? client.page->movable_credit : client.page->pinned_credit;
 }
@@ -45,49 +41,41 @@ void Broker::settle(Time now) {
 void Broker::settle(ClientRecord& client, Time now) {
   for (const bool movable : {true, false}) {
     wire::Credit& shared = shared_with(client, movable);
-    if (record_of(client, movable).given) {
+    if (client.memory.credit(movable).given) {
       note_credit(client, movable, shared.bytes.load(), now);
     } else if (shared.bytes.load() != 0) {
       // Freed into it while it was taken back: wire::give().
       note_credit(client, movable, shared.bytes.exchange(0), now);
-      record_of(client, movable).left = {};
+      client.memory.credit(movable).left = {};
     }
   }
 }
 
-// There is so much left, says the page, which the client can write what it wants to. It cannot have
-// freed more than it had, and so the sum stays what it was.
+// There is so much left, says the page, which the client can write what it wants to.
 void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said, Time now) {
-  CreditRecord& credit = record_of(client, movable);
-  const Bytes could_move = client.allocated - client.awaited - client.pinned;
-  const Bytes has = movable ? could_move : client.pinned;
-  const Bytes most = credit.left + std::max(Bytes{}, has);
-  const Bytes left{static_cast<std::int64_t>(std::min(said, to_count(most)))};
-  const Bytes taken = credit.left - left;
+  const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
+  const Bytes left{static_cast<std::int64_t>(std::min(said, most))};
+  const Bytes taken = client.memory.look_at_credit(movable, left);
   if (taken == Bytes{}) return;
-  credit.left = left;
-  if (taken > Bytes{}) return book_taken(client, taken, movable, now);
-  client.allocated += taken;
-  client.resident += taken;
-  if (!movable) client.pinned += taken;
-  free_beyond(client, movable ? Bytes{} - taken : Bytes{});
-  book_change(client, now);
+  if (taken > Bytes{}) {
+    book_taken(client, taken, movable, now);
+  } else {
+    book(client, now);
+  }
   show_allocated(client.tenant, client.gpu);
 }
 
 // Never refused, for it was within all limits when it was lent, and since. Should it be anyway, it
-// is booked as what a client brings with it.
+// counts as what the client has.
 void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
-  const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
-  const Bytes resident = core_.view(client.id)->resident;
-  auto taken = core_.step(
-      core::MemoryChanged{client.id, client.booked + bytes, pinned, resident, movable}, now);
-  count(client, bytes, movable, true);
-  if (core_.view(client.id)->allocated != client.booked) {
-    log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
-    client.booked -= bytes;
-  }
+  core::MemoryChanged asked = client.memory.grown(client.id, bytes, movable, false);
+  asked.resident = core_.view(client.id)->resident;
+  auto taken = decide(asked, now);
+  client.memory.grow(bytes, {}, movable, true);
   if (taken) follow(std::move(*taken), now);
+  if (core_.view(client.id)->allocated == client.memory.counted()) return;
+  log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
+  book(client, now);
 }
 
 // --- taking it back ----------------------------------------------------------------------------
@@ -95,7 +83,7 @@ void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time no
 void Broker::revoke(ClientRecord& client, Time now) {
   settle(client, now);  // what the tenant has is in the page before the client looks there for it
   for (const bool movable : {true, false}) {
-    CreditRecord& credit = record_of(client, movable);
+    core::MemoryCredit& credit = client.memory.credit(movable);
     if (!credit.given) continue;
     credit.given = false;
     note_credit(client, movable, wire::revoke(shared_with(client, movable)), now);
@@ -123,22 +111,20 @@ Bytes Broker::room_on(GpuId id) const {
   Bytes room = gpu.clients.size() > 1 ? core::fits_easily(safe) : safe;
   for (const ClientId one : gpu.clients) {
     const ClientRecord& client = clients_.at(one);
-    room -= client.booked + client.credit_left();
+    room -= client.memory.counted() + client.memory.credit_left();
   }
   return room;
 }
 
 Bytes Broker::room_within_limits(const ClientRecord& client) const {
   const TenantRecord& tenant = tenants_.at(client.tenant);
-  Bytes room = core::kMostMemory;
-  if (client.own_limit) room = *client.own_limit - client.allocated - client.credit_left();
-  if (!tenant.limits.memory) return room;
+  if (!tenant.limits.memory) return core::kMostMemory;
   Bytes left = *tenant.limits.memory;
   for (const ClientId one : tenant.clients) {
     const ClientRecord& other = clients_.at(one);
-    if (other.gpu == client.gpu) left -= other.allocated + other.credit_left();
+    if (other.gpu == client.gpu) left -= other.memory.promised();
   }
-  return std::min(room, left);
+  return left;
 }
 
 // Alone in its tenant, so that it knows what the tenant has; and with all of its memory in place,
@@ -150,9 +136,8 @@ bool Broker::may_have_credit(const ClientRecord& client) const {
   const core::ClientView view = *core_.view(client.id);
   const bool stops =
       view.state == core::ClientState::Stopping || view.state == core::ClientState::Overdue;
-  return here == 1 && !stops && !client.asleep && !client.oversubscribes && client.orders.empty() &&
-         client.booked == client.allocated && view.allocated == client.booked &&
-         view.resident == client.booked;
+  return here == 1 && !stops && !client.asleep && !client.oversubscribes && client.memory.orders().empty() &&
+         client.memory.beyond() == Bytes{} && view.resident == client.memory.counted();
 }
 
 // A client that asks gets enough for a while, and one that frees so much that it had to say so can
@@ -160,7 +145,7 @@ bool Broker::may_have_credit(const ClientRecord& client) const {
 void Broker::lend(ClientRecord& client, bool movable) {
   const Bytes lent = lent_on(gpus_.at(client.gpu));
   const Bytes half{lent.count / 2};
-  CreditRecord& credit = record_of(client, movable);
+  core::MemoryCredit& credit = client.memory.credit(movable);
   wire::Credit& shared = shared_with(client, movable);
   if (credit.given && credit.left > lent + half) {
     const std::uint64_t back = wire::withdraw(shared, to_count(credit.left - lent));

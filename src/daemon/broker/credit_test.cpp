@@ -41,7 +41,7 @@ struct Lending : testing::Test {
   }
   Bytes settled(ClientId id) {
     t.broker.settle(t.now);
-    return record(id).allocated;
+    return record(id).memory.allocated();
   }
 
   TestBroker t;  // 16 GiB, of which 14.4 are safe
@@ -57,7 +57,7 @@ TEST_F(Lending, WhoHasAskedOnceNeedNotAskAgain) {
     ASSERT_TRUE(give(one, mib(2)));
   }
   EXPECT_TRUE(take(one, mib(100)));
-  EXPECT_EQ(record(one).allocated, mib(2));
+  EXPECT_EQ(record(one).memory.allocated(), mib(2));
   EXPECT_EQ(settled(one), mib(102));
   EXPECT_EQ(view(one).allocated, mib(102));
   EXPECT_EQ(view(one).resident, mib(102));
@@ -121,15 +121,6 @@ TEST_F(Lending, TheTenantsLimitIsExact) {
   EXPECT_EQ(t.ask_movable(one, mib(70)), Told::Available);
   EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Refused);
   EXPECT_EQ(settled(one), mib(100));
-}
-
-TEST_F(Lending, TheProcessesOwnLimitIsExact) {
-  auto hello = TestBroker::hello();
-  hello.memory_limit = count(mib(50));
-  const ClientId one = t.join(t.tenant("a", up_to(mib(100))), hello);
-  EXPECT_EQ(t.ask_movable(one, mib(20)), Told::Available);
-  EXPECT_EQ(take_all(one), mib(30));
-  EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Refused);
 }
 
 TEST_F(Lending, ASecondProcessOfTheTenantHasAllThatTheFirstDoesNotUse) {
@@ -231,7 +222,7 @@ TEST_F(Lending, WhoFoundNoRoomAsksAgain) {
   message.done = message.no_room = 1;
   t.say(one, message);
   EXPECT_FALSE(t.gone(one));
-  EXPECT_EQ(record(one).allocated, gib(1) + mib(2));
+  EXPECT_EQ(record(one).memory.allocated(), gib(1) + mib(2));
   EXPECT_FALSE(take(one, mib(2)));
   EXPECT_FALSE(take(two, mib(2))) << "nobody knows how much room there is";
 }
@@ -281,7 +272,7 @@ TEST_F(Lending, ScribblingMakesNothing) {
     const Bytes has = settled(one);
     ASSERT_GE(has, Bytes{});
     ASSERT_LE(has, all);
-    ASSERT_EQ(has + record(one).credit_left(), all);
+    ASSERT_EQ(has + record(one).memory.credit_left(), all);
     ASSERT_EQ(view(one).allocated, has);
     ASSERT_EQ(view(one).resident, has);
   }

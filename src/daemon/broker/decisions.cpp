@@ -36,11 +36,17 @@ Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wa
 
 }  // namespace
 
-Result<void> Broker::step(const core::Event& event, Time now) {
+Result<core::Decisions> Broker::decide(const core::Event& event, Time now) {
   auto taken = core_.step(event, now);
+  rooms_stale_ |= taken && !is_about_turns(event);
+  return taken;
+}
+
+Result<void> Broker::step(const core::Event& event, Time now) {
+  auto taken = decide(event, now);
   if (!taken) return taken.error();
-  rooms_stale_ |= !is_about_turns(event);
   follow(std::move(*taken), now);
+  if (!is_about_turns(event)) believe_more(now);
   return {};
 }
 
@@ -50,7 +56,13 @@ void Broker::follow(core::Decisions decisions, Time now) {
   for (core::Decision& one : decisions) decisions_.push_back(std::move(one));
   if (following_) return;
   following_ = true;
-  while (!decisions_.empty()) {
+  while (!decisions_.empty() || !arrivals_.empty()) {
+    if (decisions_.empty()) {
+      const Arrival next = arrivals_.front();
+      arrivals_.pop_front();
+      act(next, now);
+      continue;
+    }
     const core::Decision next = std::move(decisions_.front());
     decisions_.pop_front();
     apply(next, now);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+
 #include "base/units.h"
 #include "daemon/broker/records.h"
 
@@ -14,6 +16,9 @@ class HostArena {
   // Makes a piece for the client, and hands it to Broker::arena_ready() a little later, whole or in
   // parts; or says Broker::arena_failed().
   virtual void make(ClientId client, Bytes bytes) = 0;
+  // What processes still have of what was handed to them, by process id: also what its client has
+  // given back by its own word only, or has kept beyond its connection.
+  virtual const std::map<int, Bytes>& held() const = 0;
 };
 
 }  // namespace nvshare::daemon

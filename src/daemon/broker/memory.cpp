@@ -12,11 +12,11 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr auto kMost = static_cast<std::uint64_t>(core::kMostMemory.count);
-constexpr std::size_t kMostWaiting = 64;  // requests of a client for pinned memory; as the library
-constexpr Duration kLongestMove = 1h;     // more is not believed
+constexpr Duration kLongestMove = 1h;  // more is not believed
 
+// What a message says. More than there can be stays that.
 Bytes to_bytes(std::uint64_t count) {
-  return Bytes{static_cast<std::int64_t>(count)};
+  return Bytes{static_cast<std::int64_t>(std::min(count, 4 * kMost))};
 }
 
 bool can_move(const ClientRecord& client) {
@@ -27,88 +27,72 @@ bool can_move(const ClientRecord& client) {
 
 // --- what the core counts ----------------------------------------------------------------------
 
-Bytes Broker::booked_pinned(const ClientRecord& client) {
-  return std::min(client.pinned, client.booked - client.awaited);
-}
-
-Bytes Broker::booked_resident(const ClientRecord& client) {
-  const Bytes least = booked_pinned(client);
-  const Bytes most = std::max(least, client.booked - client.awaited);
-  return std::clamp(client.resident - client.beyond, least, most);
-}
-
-// After the scheduler was away a client may have more than it would be given now. It has it anyway;
-// the core counts as much as the limit allows and the GPU can hold, and the rest as soon as they
-// do.
-void Broker::book_rest(ClientRecord& client, Time now) {
-  const Bytes rest = client.to_book() - client.booked;
-  if (rest.count <= 0) return;
-  revoke_all(client.gpu, now);
-  const TenantRecord& tenant = tenants_.at(client.tenant);
-  GpuRecord& gpu = gpus_.at(client.gpu);
-  Bytes of_tenant{};
-  Bytes on_gpu{};
-  for (const ClientId id : gpu.clients) {
-    const ClientRecord& one = clients_.at(id);
-    if (one.tenant == client.tenant) of_tenant += one.booked;
-    if (id != client.id) on_gpu += booked_resident(one);
-  }
-  Bytes more = std::min(rest, gpu.total - client.booked);
-  if (tenant.limits.memory) more = std::min(more, *tenant.limits.memory - of_tenant);
-  const Bytes resident_before = booked_resident(client);
-  const Bytes before = std::exchange(client.booked, client.booked + std::max(Bytes{}, more));
-  const Bytes room = std::max(Bytes{}, gpu.total - on_gpu);
-  if (booked_resident(client) > room) client.booked = std::max(before, room);
-  if (client.booked == before) return;
-  const auto taken = step(
-      core::MemoryFound{client.id, client.booked, booked_pinned(client), booked_resident(client)},
-      now);
-  if (taken) {
-    // Who found no room before found this in its place; the core does the same with what was
-    // measured.
-    const Bytes brought = std::max(Bytes{}, booked_resident(client) - resident_before);
-    gpu.overhead_found = std::max(Bytes{}, gpu.overhead_found - brought);
-    return;
-  }
-  log_.error("memory_not_booked", {{"client", client.id.value}, {"reason", taken.error().message}});
-  client.booked = before;
-}
-
-// It has freed some, or less of it can move.
-void Broker::book_change(ClientRecord& client, Time now) {
-  client.booked = std::min(client.booked, client.to_book());
-  // Messages cross each other: what the core has not heard of as there yet cannot be less now.
-  const Bytes resident = std::min(booked_resident(client), core_.view(client.id)->resident);
-  const Bytes pinned = std::min(booked_pinned(client), resident);
-  const auto taken = step(core::MemoryChanged{client.id, client.booked, pinned, resident}, now);
+// Tells the core what the account says. The client has it: more than before counts as found.
+void Broker::book(ClientRecord& client, Time now, bool from_before) {
+  const core::ClientView view = *core_.view(client.id);
+  const core::MemoryAccount& memory = client.memory;
+  const bool more = from_before || memory.counted() > view.allocated;
+  const auto taken = more ? step(memory.found(client.id, from_before), now)
+                          : step(memory.changed(client.id, view.resident), now);
   if (taken) return;
   log_.error("memory_not_booked", {{"client", client.id.value},
-                                   {"bytes", client.booked.count},
+                                   {"bytes", memory.counted().count},
                                    {"reason", taken.error().message}});
+}
+
+// What of a claim may be counted as being on the GPU: what nobody else is counted with, within the
+// tenant's limit.
+Bytes Broker::room_to_believe(const ClientRecord& client) const {
+  const GpuRecord& gpu = gpus_.at(client.gpu);
+  const auto& limit = tenants_.at(client.tenant).limits.memory;
+  Bytes room = gpu.total;
+  Bytes left = limit.value_or(core::kMostMemory);
+  for (const ClientId id : gpu.clients) {
+    const ClientRecord& one = clients_.at(id);
+    room -= one.memory.counted_resident() + core_.view(id)->incoming;
+    if (one.tenant == client.tenant) left -= one.memory.counted_resident();
+  }
+  return std::min(room, left);
+}
+
+// A client that finds no room finds in its place what another one claims to have there: what was
+// found is less by what is believed now. The core does the same with what was measured.
+void Broker::believe(ClientRecord& client, Time now) {
+  const Bytes before = client.memory.counted_resident();
+  if (!client.memory.believe(room_to_believe(client))) return;
+  GpuRecord& gpu = gpus_.at(client.gpu);
+  const Bytes brought = client.memory.counted_resident() - before;
+  gpu.overhead_found = std::max(Bytes{}, gpu.overhead_found - brought);
+  if (!client.memory.is_doubted()) gpu.doubted.erase(client.id);
+  book(client, now, true);
+}
+
+// The one place where claims are looked at again: there may be more room than there was, or a
+// higher limit. Nearly always nobody is doubted.
+void Broker::believe_more(Time now) {
+  for (auto& [id, gpu] : gpus_) {
+    const std::set<ClientId> doubted = gpu.doubted;
+    for (const ClientId client : doubted) believe(clients_.at(client), now);
+  }
 }
 
 // --- more --------------------------------------------------------------------------------------
 
 // What the core does not know of.
-std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client,
-                                              std::uint64_t bytes) const {
+std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, Bytes bytes) const {
   // Larger than anything there is; also what would overflow below.
-  if (bytes > kMost || client.allocated > core::kMostMemory - to_bytes(bytes)) {
+  if (bytes > core::kMostMemory || client.memory.allocated() > core::kMostMemory - bytes) {
     return Refusal{Bytes{0}, "more than any GPU has"};
   }
-  if (client.own_limit && client.allocated + to_bytes(bytes) > *client.own_limit) {
-    return Refusal{std::max(Bytes{0}, *client.own_limit - client.allocated),
-                   "more than the process's own limit"};
+  const TenantRecord& tenant = tenants_.at(client.tenant);
+  if (const auto& limit = tenant.limits.memory; limit && bytes > Bytes{}) {
+    const Bytes has = allocated_by(tenant, client.gpu);
+    if (has > *limit) return Refusal{Bytes{0}, "it has more than its limit already"};
+    // What the core counts is not all that such a tenant has.
+    if (tenant.oversubscribes && bytes > *limit - has) {
+      return Refusal{*limit - has, "more than the memory limit, with what is on the host"};
+    }
   }
-  if (client.booked != client.to_book() && bytes > 0) {
-    const TenantRecord& tenant = tenants_.at(client.tenant);
-    const auto& limit = tenant.limits.memory;
-    return Refusal{Bytes{0},
-                   limit && allocated_by(tenant, client.gpu) > *limit
-                       ? "it has more than its limit already"
-                       : "what it has from before does not all fit beside what others have"};
-  }
-  if (auto refusal = over_tenant_limit(client, to_bytes(bytes))) return refusal;
   return std::nullopt;
 }
 
@@ -156,16 +140,17 @@ void Broker::answer(const ClientRecord& client, const wire::MemoryRequest& messa
   }
   auto later = wire::make<wire::MemoryWait>();
   later.request = message.request;
-  later.missing = static_cast<std::uint64_t>((client.booked - booked_resident(client)).count);
+  const Bytes missing = client.memory.counted() - client.memory.counted_resident();
+  later.missing = static_cast<std::uint64_t>(missing.count);
   outbox_.send(client.id, later.header);
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time now) {
   measure_host(now);
-  book_rest(client, now);
   const bool movable = message.movable != 0 && can_move(client);
-  revoke_if_near(client, to_bytes(std::min(message.bytes, kMost)), now);
-  if (const auto refusal = refuse(client, message.bytes)) {
+  const Bytes bytes = to_bytes(message.bytes);
+  revoke_if_near(client, bytes, now);
+  if (const auto refusal = refuse(client, bytes)) {
     return refuse_memory(client, message, *refusal);
   }
   if (message.bytes == 0) return answer(client, message, true);
@@ -173,20 +158,11 @@ void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time
   lend(client, movable);
 }
 
-void Broker::count(ClientRecord& client, Bytes bytes, bool movable, bool fits) {
-  client.allocated += bytes;
-  client.booked += bytes;
-  if (!movable) client.pinned += bytes;
-  if (fits) client.resident += bytes;
-  rooms_stale_ = true;
-  show_allocated(client.tenant, client.gpu);
-}
-
 // Memory that cannot move: an older library takes no for an answer, and nothing else. Others can
 // make room only when they have a place to go to.
 bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const {
   return message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
-         client.waiting.size() < kMostWaiting &&
+         client.waiting.size() < wire::kMostRequests &&
          core_.host_fits(client.id, to_bytes(message.bytes), false);
 }
 
@@ -194,51 +170,41 @@ bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& mes
 // program that does not know of that memory yet.
 void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
                   Time now) {
-  Bytes bytes = to_bytes(message.bytes);
+  const Bytes bytes = to_bytes(message.bytes);
   Bytes beyond = beyond_with(client, bytes);
-  const Bytes beyond_before = client.beyond;
-  if (!movable) push_beyond(client, std::exchange(beyond, Bytes{}), now);
-  bytes -= beyond;
-  const Bytes pinned = booked_pinned(client) + (movable ? Bytes{} : bytes);
+  Bytes pushed{};
+  if (!movable) pushed = client.memory.push_beyond(std::exchange(beyond, Bytes{}));
+  if (pushed > Bytes{}) book(client, now);
   const bool waits = may_wait(client, message);
-  auto taken = core_.step(core::MemoryChanged{client.id, client.booked + bytes, pinned,
-                                              booked_resident(client), movable || waits, waits},
-                          now);
+  auto taken = decide(client.memory.grown(client.id, bytes - beyond, movable, waits), now);
   // Nothing was pushed out of the way then.
   const auto refuse_it = [&](const Refusal& refusal) {
     refuse_memory(client, message, refusal);
-    client.beyond = beyond_before;
-    book_rest(client, now);
+    client.memory.pull_back(pushed);
+    if (pushed > Bytes{}) book(client, now);
   };
   if (!taken) return refuse_it({Bytes{0}, taken.error().message});
   for (const core::Decision& decision : *taken) {
     const auto* refused = std::get_if<core::MemoryRefused>(&decision.action);
     if (refused == nullptr || refused->client != client.id) continue;
-    const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.booked);
+    const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.memory.counted());
     return refuse_it({allowed, core::to_text(decision.reason)});
   }
   const core::ClientView view = *core_.view(client.id);
-  const bool fits = !movable || bytes == Bytes{} || view.resident == view.allocated;
+  const bool fits = !movable || bytes == beyond || view.resident == view.allocated;
   if (waits) {
-    client.allocated += bytes;
-    client.booked += bytes;
+    client.memory.await(bytes);
     client.waiting.push_back({message.request, bytes});
-    client.awaited += bytes;
-    rooms_stale_ = true;
-    show_allocated(client.tenant, client.gpu);
     if (view.awaits > Bytes{}) answer(client, message, false);  // otherwise MemoryGiven says so
-    follow(std::move(*taken), now);
-    return fill_arena(now);
+  } else {
+    client.memory.grow(bytes, beyond, movable, fits);
+    answer(client, message, fits);
   }
-  client.beyond += beyond;
-  client.allocated += beyond;
-  if (fits) client.resident += beyond;
-  count(client, bytes, movable, fits);
-  answer(client, message, fits);
+  show_allocated(client.tenant, client.gpu);
   follow(std::move(*taken), now);
   // All of it is absent then, and comes in with the rest.
-  if (!fits && beyond > Bytes{}) book_change(client, now);
-  if (movable) fill_arena(now);
+  if (!waits && !fits && beyond > Bytes{}) book(client, now);
+  if (waits || movable) fill_arena(now);
 }
 
 void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
@@ -249,18 +215,14 @@ void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
     yes.request = one.number;
     outbox_.send(client->id, yes.header);
   }
-  const Bytes bytes = std::exchange(client->awaited, {});
-  client->pinned += bytes;
-  client->resident += bytes;
+  client->memory.give_awaited();
   rooms_stale_ = true;
 }
 
 void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time) {
   ClientRecord* client = find(withdrawn.client);
   if (client == nullptr) return;
-  const Bytes bytes = std::exchange(client->awaited, {});
-  client->allocated -= bytes;
-  client->booked -= bytes;
+  client->memory.withdraw_awaited();
   rooms_stale_ = true;
   for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
     auto message = wire::make<wire::MemoryRequest>();
@@ -274,39 +236,18 @@ void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why
 // --- less, and elsewhere -----------------------------------------------------------------------
 
 void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
-  const Bytes has = std::max(Bytes{}, client.allocated - client.awaited);
-  if (message.bytes > static_cast<std::uint64_t>(has.count)) {
-    return disconnect(client, fmt::format("freed {} bytes of {}", message.bytes, has.count));
-  }
-  if (message.resident > message.bytes || message.pinned > message.resident ||
-      message.pinned > static_cast<std::uint64_t>(client.pinned.count)) {
-    return disconnect(
-        client, fmt::format("freed {} bytes, {} of them on the GPU, {} pinned of {}", message.bytes,
-                            message.resident, message.pinned, client.pinned.count));
-  }
-  client.allocated -= to_bytes(message.bytes);
-  client.resident -= to_bytes(message.resident);
-  client.pinned -= to_bytes(message.pinned);
-  // One that cannot move its memory need not say where it was.
-  const Bytes unsaid = std::max(Bytes{}, client.pinned - (client.allocated - client.awaited));
-  client.pinned -= unsaid;
-  client.resident -= unsaid;
-  free_beyond(client, to_bytes(message.resident - message.pinned));
-  book_change(client, now);
+  const auto freed = client.memory.free(to_bytes(message.bytes), to_bytes(message.resident),
+                                        to_bytes(message.pinned));
+  if (!freed) return disconnect(client, freed.error().message);
+  book(client, now);
   show_allocated(client.tenant, client.gpu);
   lend(client, message.pinned == 0 && can_move(client));
 }
 
 void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
-  const Bytes could_move = std::max(Bytes{}, client.allocated - client.awaited - client.pinned);
-  if (message.bytes > static_cast<std::uint64_t>(could_move.count)) {
-    return disconnect(client,
-                      fmt::format("pinned {} bytes of {}, of which {} are already", message.bytes,
-                                  client.allocated.count, client.pinned.count));
-  }
-  client.pinned += to_bytes(message.bytes);
-  fit_beyond(client);
-  book_change(client, now);
+  const auto pinned = client.memory.pin(to_bytes(message.bytes));
+  if (!pinned) return disconnect(client, pinned.error().message);
+  book(client, now);
 }
 
 void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, Time now) {
@@ -314,72 +255,58 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   if (client == nullptr) return;
   if (out) revoke(*client, now);
   const std::uint64_t number = next_order_++;
-  const Bytes beyond = out ? Bytes{} : beyond_and_away(*client);
-  client->orders.push_back({number, out, bytes, beyond});
+  // Room has been made for what the client claims to have there already.
+  const Bytes there = out ? Bytes{} : client->memory.there_already(bytes);
+  const Bytes told = client->memory.order(number, out, bytes) - there;
+  if (there > Bytes{}) arrivals_.push_back({id, number, there});
+  if (told == Bytes{}) return;
   arena_stale_ = true;
   note(*client, out ? "swap_out" : "swap_in",
        {{"order", number}, {"bytes", bytes.count}, {"reason", core::to_text(why)}});
   const auto send = [&](auto message) {
     message.order = number;
-    message.bytes = static_cast<std::uint64_t>((bytes + beyond).count);
+    message.bytes = static_cast<std::uint64_t>(told.count);
     outbox_.send(id, message.header);
   };
   out ? send(wire::make<wire::SwapOut>()) : send(wire::make<wire::SwapIn>());
 }
 
+void Broker::act(const Arrival& arrival, Time now) {
+  ClientRecord* client = find(arrival.client);
+  if (client == nullptr) return;
+  core::MemoryAccount& memory = client->memory;
+  const auto taken = step(memory.arrived(client->id, arrival.order, arrival.bytes), now);
+  if (!memory.is_doubted()) gpus_.at(client->gpu).doubted.erase(client->id);
+  if (taken) return;
+  log_.error("memory_not_booked",
+             {{"client", client->id.value}, {"reason", taken.error().message}});
+}
+
 void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time now) {
   if (message.out > 0) revoke(client, now);  // which may order more
-  const auto at = std::find_if(client.orders.begin(), client.orders.end(),
-                               [&](const MoveOrder& one) { return one.number == message.order; });
-  const bool ordered = at != client.orders.end();
-  if (!ordered && message.order != 0) {
-    return disconnect(
-        client, fmt::format("moved memory for order {}, which it was not given", message.order));
-  }
-  const Bytes may_come = ordered && !at->out ? at->left + at->beyond : Bytes{};
-  const bool wrong_way = ordered && !at->out && message.out > 0;
-  if (message.in > static_cast<std::uint64_t>(may_come.count) || wrong_way ||
-      message.out > static_cast<std::uint64_t>(client.allocated.count) + kMost) {
-    return disconnect(client, fmt::format("moved {} out and {} in, and was told to bring in {}",
-                                          message.out, message.in, may_come.count));
-  }
-  const Bytes out = to_bytes(message.out);
-  const Bytes in = to_bytes(message.in);
-  if (client.resident - out < Bytes{} - core::kMostMemory) {
-    return disconnect(client, "has moved out far more than it has");
-  }
-  const Bytes before = booked_resident(client);
-  client.resident += in - out;
-  const Bytes came = client.oversubscribes && ordered ? count_in(client, *at, in, before) : in;
-  const auto took = Duration{static_cast<std::int64_t>(
+  core::MoveReport report{.order = message.order,
+                          .out = to_bytes(message.out),
+                          .in = to_bytes(message.in),
+                          .done = message.done != 0};
+  report.copied = std::min(to_bytes(message.copied), report.out + report.in);
+  report.took = Duration{static_cast<std::int64_t>(
       std::min(message.took, static_cast<std::uint64_t>(kLongestMove.count())))};
-  const Bytes copied = to_bytes(std::min(message.copied, message.out + message.in));
-  const Moves moves{out, in, copied, took};
+  const auto event = client.memory.moved(client.id, report);
+  if (!event) return disconnect(client, event.error().message);
+  const Moves moves{report.out, report.in, report.copied, report.took};
   client.moves += moves;
   tenants_.at(client.tenant).moves += moves;
   gpus_.at(client.gpu).moves += moves;
-  core::MemoryMoved event{.client = client.id, .resident = booked_resident(client), .took = took};
-  // Chunks of zeros have no place either.
-  event.fresh = std::max(Bytes{}, in - copied);
-  event.spared = std::max(out, in) - std::min(copied, std::max(out, in));
-  if (ordered) {
-    at->left = std::max(Bytes{}, at->left - (at->out ? out : came));
-    if (message.done != 0) {
-      (at->out ? event.kept : event.missing) = at->left;
-      client.orders.erase(at);
-    }
-  }
-  for (const MoveOrder& one : client.orders) (one.out ? event.out_left : event.in_left) += one.left;
   note(client, "moved",
-       {{"out", out.count},
-        {"in", in.count},
-        {"copied", copied.count},
-        {"resident", client.resident.count},
-        {"allocated", client.allocated.count}});
+       {{"out", report.out.count},
+        {"in", report.in.count},
+        {"copied", report.copied.count},
+        {"resident", client.memory.resident().count},
+        {"allocated", client.memory.allocated().count}});
   arena_stale_ = true;
-  const auto taken = step(event, now);
+  const auto taken = step(*event, now);
   if (!taken) return disconnect(client, taken.error().message);
-  if (client.booked > client.to_book()) book_change(client, now);
+  if (core_.view(client.id)->allocated > client.memory.counted()) book(client, now);
   if (message.no_room != 0) note_no_room(gpus_.at(client.gpu), now);
 }
 
@@ -389,7 +316,7 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
   Bytes sum{};
   for (const ClientId id : tenant.clients) {
     const ClientRecord& client = clients_.at(id);
-    if (client.gpu == gpu) sum += client.allocated;
+    if (client.gpu == gpu) sum += client.memory.allocated();
   }
   return sum;
 }
@@ -405,9 +332,9 @@ void Broker::show_room(GpuId gpu) {
   for (const ClientId id : gpus_.at(gpu).clients) {
     const ClientRecord& client = clients_.at(id);
     const auto view = core_.view(id);
-    Bytes more = *unpinned + view->pinned + view->awaits - client.booked;
+    Bytes more = *unpinned + view->pinned + view->awaits - client.memory.counted();
     if (client.backend == wire::Backend::Swap) more = std::min(more, core_.host_room(id));
-    const Bytes room = std::max(Bytes{1}, client.booked + more);
+    const Bytes room = std::max(Bytes{1}, client.memory.counted() + more);
     client.page->scheduler.room = static_cast<std::uint64_t>(room.count);
   }
 }

@@ -147,8 +147,8 @@ TEST_F(Swapping, WhatWasFreedBeforeItWasReportedDoesNotStayInTheBooks) {
 TEST_F(Swapping, AGrowthThatDoesNotFitStopsItsOwnClient) {
   EXPECT_EQ(t.ask_movable(one, gib(1)), Told::Wait);
   EXPECT_EQ(t.outbox.take<wire::Drop>(one).size(), 1u);
-  EXPECT_EQ(record(one).allocated, gib(11));
-  EXPECT_EQ(record(one).resident, gib(10));
+  EXPECT_EQ(record(one).memory.allocated(), gib(11));
+  EXPECT_EQ(record(one).memory.resident(), gib(10));
 }
 
 TEST_F(Swapping, MemoryThatCannotMoveIsGivenNowOrNever) {
@@ -185,17 +185,17 @@ struct PinnedWaits : testing::Test {
 TEST_F(PinnedWaits, TheAnswerComesWhenThereIsRoom) {
   EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
   const std::uint64_t request = t.next_request;
-  EXPECT_EQ(record(one).allocated, gib(9)) << "it counts from now on";
+  EXPECT_EQ(record(one).memory.allocated(), gib(9)) << "it counts from now on";
   EXPECT_EQ(t.page(one).tenant_allocated, static_cast<std::uint64_t>(gib(9).count));
-  EXPECT_EQ(record(one).pinned, Bytes{});
+  EXPECT_EQ(record(one).memory.pinned(), Bytes{});
   t.release(one, grant, 1ms, false);
   EXPECT_TRUE(t.outbox.take<wire::MemoryAvailable>(one).empty());
   make_room();
   const auto given = t.outbox.take<wire::MemoryAvailable>(one);
   ASSERT_EQ(given.size(), 1u);
   EXPECT_EQ(given[0].request, request);
-  EXPECT_EQ(record(one).pinned, gib(2));
-  EXPECT_EQ(record(one).resident, gib(9));
+  EXPECT_EQ(record(one).memory.pinned(), gib(2));
+  EXPECT_EQ(record(one).memory.resident(), gib(9));
   t.free(one, gib(2), gib(2), gib(2));
   EXPECT_EQ(t.broker.core().view(one)->allocated, gib(7));
   EXPECT_TRUE(t.outbox.disconnected.empty());
@@ -226,7 +226,7 @@ TEST_F(PinnedWaits, SeveralThreadsAreAnsweredEach) {
   t.release(one, grant, 1ms, false);
   make_room();
   EXPECT_EQ(t.outbox.take<wire::MemoryAvailable>(one).size(), 2u);
-  EXPECT_EQ(record(one).pinned, gib(1) + mib(1));
+  EXPECT_EQ(record(one).memory.pinned(), gib(1) + mib(1));
 }
 
 TEST(BrokerHello, NothingIsSaidToAClientBeforeItIsWelcome) {
@@ -267,7 +267,7 @@ TEST_F(PinnedWaits, WhatCanFitNoLongerIsRefusedAfterAll) {
   const auto no = t.outbox.take<wire::MemoryRefused>(one);
   ASSERT_EQ(no.size(), 1u);
   EXPECT_EQ(no[0].request, t.next_request);
-  EXPECT_EQ(record(one).allocated, gib(7));
+  EXPECT_EQ(record(one).memory.allocated(), gib(7));
   EXPECT_EQ(t.page(one).tenant_allocated, static_cast<std::uint64_t>(gib(7).count));
   EXPECT_EQ(t.broker.core().view(one)->allocated, gib(7));
 }

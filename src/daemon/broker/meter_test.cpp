@@ -291,18 +291,6 @@ TEST_F(BrokerMemory, FreeingMoreThanThereIsIsAnError) {
   EXPECT_FALSE(t.gone(two));
 }
 
-TEST_F(BrokerMemory, AProcessCanLowerItsOwnLimitOnly) {
-  auto message = TestBroker::hello();
-  message.memory_limit = static_cast<std::uint64_t>(gib(1).count);
-  const ClientId low = t.join(a, message);
-  EXPECT_FALSE(t.ask(low, gib(1) + Bytes{1}));
-  EXPECT_EQ(t.allowed, static_cast<std::uint64_t>(gib(1).count));
-  EXPECT_TRUE(t.ask(low, gib(1)));
-  message.memory_limit = UINT64_MAX;
-  const ClientId high = t.join(a, message);
-  EXPECT_FALSE(t.ask(high, gib(4)));
-}
-
 // Nothing can be moved yet: a full card refuses, and who runs is not disturbed by having asked.
 TEST_F(BrokerMemory, AFullCardRefusesAndNobodyStops) {
   const ClientId big = t.join(t.tenant("b"));

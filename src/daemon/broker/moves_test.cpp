@@ -53,7 +53,8 @@ class MovingWorld {
       const auto view = *t.broker.core().view(id);
       Bytes in{};
       Bytes out{};
-      for (const MoveOrder& order : record.orders) (order.out ? out : in) += order.left;
+      for (const core::MoveOrder& order : record.memory.orders())
+        (order.out ? out : in) += order.left;
       EXPECT_LE(view.incoming, in);
       EXPECT_LE(view.outgoing, out);
       EXPECT_EQ(view.allocated, process.here + process.away);

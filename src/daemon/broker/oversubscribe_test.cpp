@@ -40,11 +40,11 @@ struct Oversubscribing : testing::Test {
 TEST_F(Oversubscribing, ItIsGivenWhatItAsksForAndRuns) {
   const ClientId one = t.join(tenant("a"));
   EXPECT_EQ(t.ask_movable(one, gib(10)), Told::Available);
-  EXPECT_EQ(record(one).beyond, Bytes{});
+  EXPECT_EQ(record(one).memory.beyond(), Bytes{});
   EXPECT_EQ(t.ask_movable(one, gib(20)), Told::Available);
   EXPECT_EQ(t.ask_movable(one, gib(2)), Told::Available);
-  EXPECT_EQ(record(one).allocated, gib(32));
-  EXPECT_EQ(record(one).beyond, gib(32) - safe());
+  EXPECT_EQ(record(one).memory.allocated(), gib(32));
+  EXPECT_EQ(record(one).memory.beyond(), gib(32) - safe());
   EXPECT_EQ(view(one).allocated, safe());
   EXPECT_EQ(view(one).resident, safe());
   EXPECT_EQ(t.page(one).tenant_allocated, static_cast<std::uint64_t>(gib(32).count));
@@ -114,7 +114,7 @@ TEST_F(Oversubscribing, ItTakesTurnsWithOthers) {
     EXPECT_EQ(view(one).resident, safe());
   }
   EXPECT_TRUE(t.outbox.disconnected.empty());
-  EXPECT_EQ(record(one).allocated, gib(30));
+  EXPECT_EQ(record(one).memory.allocated(), gib(30));
 }
 
 // What is absent the core knows of, so it is not what is beyond.
@@ -123,17 +123,17 @@ TEST_F(Oversubscribing, WhatIsFreedIsCountedWhereItWas) {
   EXPECT_EQ(t.ask_movable(one, gib(30)), Told::Available);
   const Bytes beyond = gib(30) - safe();
   t.free(one, gib(4), gib(4));
-  EXPECT_EQ(record(one).beyond, beyond - gib(4));
+  EXPECT_EQ(record(one).memory.beyond(), beyond - gib(4));
   EXPECT_EQ(view(one).allocated, safe());
   t.moved(one, 0, gib(2), {});
   EXPECT_EQ(view(one).resident, safe() - gib(2));
   t.free(one, gib(2), {});
   EXPECT_EQ(view(one).allocated, safe() - gib(2));
   EXPECT_EQ(view(one).resident, safe() - gib(2));
-  EXPECT_EQ(record(one).beyond, beyond - gib(4));
+  EXPECT_EQ(record(one).memory.beyond(), beyond - gib(4));
   t.free(one, gib(24), gib(24));
   EXPECT_EQ(view(one).allocated, Bytes{});
-  EXPECT_EQ(record(one).beyond, Bytes{});
+  EXPECT_EQ(record(one).memory.beyond(), Bytes{});
   EXPECT_FALSE(t.gone(one));
 }
 
@@ -143,7 +143,7 @@ TEST_F(Oversubscribing, MemoryThatCannotMoveFindsRoomBeside) {
   EXPECT_TRUE(t.ask(one, gib(1)));
   EXPECT_EQ(view(one).pinned, gib(1));
   EXPECT_EQ(view(one).allocated, safe());
-  EXPECT_EQ(record(one).allocated, gib(31));
+  EXPECT_EQ(record(one).memory.allocated(), gib(31));
   EXPECT_FALSE(t.ask(one, gib(15))) << "this must fit";
   t.want(one);
   EXPECT_NE(t.granted(one), 0u);
@@ -181,15 +181,15 @@ TEST_F(Oversubscribing, ItComesBackWithAllItHas) {
 TEST_F(Oversubscribing, WhatIsFreedIntoThePageIsNotBeyondAnyMore) {
   const ClientId one = t.join(tenant("a"));
   EXPECT_EQ(t.ask_movable(one, gib(30)), Told::Available);
-  const Bytes beyond = record(one).beyond;
+  const Bytes beyond = record(one).memory.beyond();
   t.page_of.at(one)->movable_credit.bytes = static_cast<std::uint64_t>(gib(4).count);
   t.broker.settle(t.now);
-  EXPECT_EQ(record(one).allocated, gib(26));
-  EXPECT_EQ(record(one).beyond, beyond - gib(4));
+  EXPECT_EQ(record(one).memory.allocated(), gib(26));
+  EXPECT_EQ(record(one).memory.beyond(), beyond - gib(4));
   EXPECT_EQ(view(one).allocated, safe());
   t.page_of.at(one)->movable_credit.bytes = static_cast<std::uint64_t>(gib(24).count);
   t.broker.settle(t.now);
-  EXPECT_EQ(record(one).beyond, Bytes{});
+  EXPECT_EQ(record(one).memory.beyond(), Bytes{});
   EXPECT_EQ(view(one).allocated, gib(2));
   EXPECT_EQ(t.lines.find("memory_not_booked"), std::string::npos);
 }
@@ -200,15 +200,15 @@ TEST_F(Oversubscribing, WhatCannotMoveIsNeverBeyond) {
   hello.resident = hello.allocated;
   hello.pinned = static_cast<std::uint64_t>(gib(15).count);
   const ClientId one = t.join(tenant("a"), hello);
-  EXPECT_EQ(record(one).beyond, gib(3)) << "more than is safe, but it is there";
+  EXPECT_EQ(record(one).memory.beyond(), gib(3)) << "more than is safe, but it is there";
   EXPECT_EQ(view(one).pinned, gib(15));
   auto pinned = wire::make<wire::MemoryPinned>();
   pinned.bytes = static_cast<std::uint64_t>(gib(1).count);
   t.say(one, pinned);
   EXPECT_FALSE(t.gone(one));
-  EXPECT_EQ(record(one).beyond, gib(2));
+  EXPECT_EQ(record(one).memory.beyond(), gib(2));
   t.free(one, gib(2), gib(2));
-  EXPECT_EQ(record(one).beyond, Bytes{});
+  EXPECT_EQ(record(one).memory.beyond(), Bytes{});
 }
 
 // Memory that is waited for is counted, and will be pinned: it cannot make room for more of its
@@ -221,11 +221,11 @@ TEST_F(Oversubscribing, WhatIsWaitedForIsNeverBeyond) {
   EXPECT_EQ(t.ask_movable(one, gib(30)), Told::Wait);
   EXPECT_EQ(t.ask_pinned(one, gib(5)), Told::Wait);
   EXPECT_EQ(t.ask_pinned(one, gib(2)), Told::Wait);
-  EXPECT_EQ(record(one).awaited, gib(7));
-  const Bytes beyond = record(one).beyond;
+  EXPECT_EQ(record(one).memory.awaited(), gib(7));
+  const Bytes beyond = record(one).memory.beyond();
   EXPECT_EQ(t.ask_pinned(one, gib(8)), Told::Refused);
   EXPECT_EQ(t.lines.find("memory_not_booked"), std::string::npos);
-  EXPECT_EQ(record(one).beyond, beyond) << "what was refused needs no room";
+  EXPECT_EQ(record(one).memory.beyond(), beyond) << "what was refused needs no room";
   EXPECT_EQ(view(one).allocated, gib(37) - beyond);
 }
 

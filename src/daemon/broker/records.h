@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "core/event.h"
 #include "core/ids.h"
+#include "core/memory_account.h"
 #include "wire/messages.h"
 #include "wire/page.h"
 
@@ -101,20 +102,6 @@ struct WaitingRequest {
   Bytes bytes{};
 };
 
-// A SwapOut or SwapIn that is not over.
-struct MoveOrder {
-  std::uint64_t number = 0;
-  bool out = false;
-  Bytes left{};
-  Bytes beyond{};  // beside that: what the core does not know of
-};
-
-// A client's credit (wire/credit.h).
-struct CreditRecord {
-  bool given = false;
-  Bytes left{};  // when it was last looked at; the client has as much more as there is less now
-};
-
 // Host memory that was handed over.
 struct GivenArena {
   Time at{};
@@ -136,19 +123,9 @@ struct ClientRecord {
   bool asleep = false;  // with its tenant, as the core said last
   bool slept = false;   // at some time
   wire::Backend backend = wire::Backend::Native;
-  Bytes allocated{};  // what it has
-  Bytes pinned{};     // of that, what can never leave the GPU
-  // What is on the GPU. It says what has changed, from several threads: while messages have crossed
-  // each other this can be more than allocated, or less than pinned.
-  Bytes resident{};
-  bool oversubscribes = false;
-  Bytes beyond{};  // what is too much for the GPU, and not counted by the core
-  Bytes booked{};  // what the core counts; less than the rest only after the scheduler was away
-  CreditRecord movable_credit;
-  CreditRecord pinned_credit;
-  std::deque<MoveOrder> orders;
+  core::MemoryAccount memory;   // all that it has on the GPU
+  bool oversubscribes = false;  // it may have more than the GPU
   std::deque<WaitingRequest> waiting;
-  Bytes awaited{};  // of allocated: all that is waiting
   Moves moves;
   Bytes arena{};                       // host memory that it was given
   Bytes arena_made{};                  // with what is being made for it
@@ -168,21 +145,16 @@ struct ClientRecord {
   Duration arena_wait{};
   Time arena_again{};
   bool arena_tried = false;
-  std::optional<Bytes> own_limit;
   Refusals refusals;
   Duration used_before{};      // in earlier grants
   std::uint64_t messages = 0;  // that it has sent
-
-  // What it could allocate without asking.
-  Bytes credit_left() const { return movable_credit.left + pinned_credit.left; }
-  // What the core is to count.
-  Bytes to_book() const { return allocated - beyond; }
 };
 
 // What is used of a GPU's memory beside what its clients have, with so many of them.
 struct Overhead {
   Bytes bytes{};
   int clients = 0;
+  bool at_most = false;  // some of it may be memory of clients that are not back yet
 };
 
 // So often a GPU is looked at from outside, and over that time.
@@ -195,6 +167,7 @@ struct GpuRecord {
   Bytes total{};
   std::set<ClientId> clients;
   std::set<ClientId> holders;  // of a grant
+  std::set<ClientId> doubted;  // clients of which not every claim is believed yet
   Moves moves;
   Time read_at{};  // when the meters were last read
   // Measured from outside, where that is possible.

@@ -72,6 +72,9 @@ class FakeArena final : public HostArena {
     if (!by_hand) hand_over_(client, bytes);
   }
 
+  const std::map<int, Bytes>& held() const override { return held_by; }
+
+  std::map<int, Bytes> held_by;
   bool by_hand = false;
   Bytes limit = gib(1024);
   std::map<ClientId, Bytes> asked;

@@ -5,6 +5,7 @@
 #include <linux/mount.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -28,6 +29,13 @@ UniqueFd open_nameless(int mount) {
   return UniqueFd(openat(mount, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
 }
 
+// Another open file of the same memory. Also instead of the anonymous memory's first one, which the
+// kernel does not count among those that a lease is asked against.
+UniqueFd open_again(int memory) {
+  const std::string path = "/proc/self/fd/" + std::to_string(memory);
+  return UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+}
+
 // Memory that could be made shorter would end whoever copies into it.
 bool seal(int memory) {
   return fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
@@ -48,7 +56,7 @@ UniqueFd mount_huge_memory() {
   return UniqueFd(static_cast<int>(syscall(SYS_fsmount, made.get(), FSMOUNT_CLOEXEC, kPlain)));
 }
 
-Result<UniqueFd> make_host_memory(int mount, Bytes bytes) {
+Result<MadeMemory> make_host_memory(int mount, Bytes bytes) {
   UniqueFd memory = open_nameless(mount);
   const bool huge = static_cast<bool>(memory);
   if (!huge) memory = UniqueFd(memfd_create("nvshare-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -57,7 +65,21 @@ Result<UniqueFd> make_host_memory(int mount, Bytes bytes) {
     if (errno != EINTR) return failed("fallocate");
   }
   if (!huge && !seal(memory.get())) return failed("seals");
-  return memory;
+  MadeMemory made{open_again(memory.get()), open_again(memory.get())};
+  if (!made.own || !made.theirs) return failed("/proc/self/fd");
+  return made;
+}
+
+// The kernel gives a write lease on a file only when nobody else has it open, which a mapping is as
+// well. The lease goes back at once.
+Bytes still_held(int own) {
+  if (fcntl(own, F_SETLEASE, F_WRLCK) == 0) {
+    (void)fcntl(own, F_SETLEASE, F_UNLCK);
+    return {};
+  }
+  struct stat about {};
+  if (fstat(own, &about) != 0) return {};
+  return Bytes{static_cast<std::int64_t>(about.st_blocks) * 512};
 }
 
 Result<std::unique_ptr<Arena>> Arena::start(ArenaLimit limit, HostMemory host) {
@@ -96,6 +118,20 @@ void Arena::refresh(Bytes given, Bytes brought) {
   possible_ = given + host_.left();
 }
 
+void Arena::keep(int pid, Piece piece) {
+  held_[pid] += piece.bytes;
+  kept_.push_back({pid, std::move(piece.memory->own)});
+}
+
+void Arena::look() {
+  held_.clear();
+  std::erase_if(kept_, [&](const Kept& one) {
+    const Bytes bytes = still_held(one.own.get());
+    if (bytes > Bytes{}) held_[one.pid] += bytes;
+    return bytes == Bytes{};
+  });
+}
+
 void Arena::make(ClientId client, Bytes bytes) {
   const std::lock_guard lock(mutex_);
   for (; bytes.count > 0; bytes -= std::min(bytes, kPiece)) {
@@ -112,7 +148,7 @@ std::vector<Arena::Piece> Arena::take() {
 }
 
 // Others may have taken memory since it was promised. `beside`: what other threads are making.
-Result<UniqueFd> Arena::make_one(Bytes bytes, Bytes beside) const {
+Result<MadeMemory> Arena::make_one(Bytes bytes, Bytes beside) const {
   const Bytes left = host_.left();
   if (left < bytes + beside) return Error{fmt::format("the machine has {} left", to_text(left))};
   return make_host_memory(mount_.get(), bytes);

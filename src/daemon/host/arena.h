@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,8 +24,15 @@ UniqueFd mount_huge_memory();
 
 // Memory of which every page is there, so that whoever uses it never finds none: of the `mount`
 // that the function above has made, or anonymous (-1). Its pages count as the scheduler's, whoever
-// maps them. They are freed when nobody has the descriptor or a mapping any more: with the client.
-Result<UniqueFd> make_host_memory(int mount, Bytes bytes);
+// maps them. They are freed when nobody has a descriptor or a mapping any more.
+struct MadeMemory {
+  UniqueFd own;     // stays with the scheduler, and tells what becomes of the memory
+  UniqueFd theirs;  // an open file of its own, to be handed over and closed
+};
+Result<MadeMemory> make_host_memory(int mount, Bytes bytes);
+
+// What is there of the memory; nothing once nobody has it open or mapped beside `own`.
+Bytes still_held(int own);
 
 // The host memory that clients swap out to. Making it takes long, so threads of its own do.
 class Arena final : public HostArena {
@@ -45,20 +53,29 @@ class Arena final : public HostArena {
   struct Piece {
     ClientId client;
     Bytes bytes{};
-    Result<UniqueFd> memory;
+    Result<MadeMemory> memory;
   };
   // Becomes readable when there are any.
   int ready() const { return ready_.get(); }
   std::vector<Piece> take();
+  // A piece goes to that process. It counts as held until nobody has it any more.
+  void keep(int pid, Piece piece);
+  // Looks what has become of the pieces: about once a second.
+  void look();
+  const std::map<int, Bytes>& held() const override { return held_; }
 
  private:
+  struct Kept {
+    int pid = 0;
+    UniqueFd own;
+  };
   struct Wish {
     ClientId client;
     Bytes bytes{};
   };
   Arena(ArenaLimit rule, HostMemory host, UniqueFd ready);
   void run();
-  Result<UniqueFd> make_one(Bytes bytes, Bytes beside) const;
+  Result<MadeMemory> make_one(Bytes bytes, Bytes beside) const;
 
   static constexpr Bytes kPiece = gib(1);  // at most: the first is there soon
 
@@ -67,6 +84,8 @@ class Arena final : public HostArena {
   Bytes promised_{};    // the limit does not sink below this
   Bytes could_have_{};  // when it was last looked at: with what was made for clients
   Bytes possible_{};
+  std::vector<Kept> kept_;
+  std::map<int, Bytes> held_;  // of kept_, when it was last looked at
   const HostMemory host_;
   const UniqueFd mount_ = mount_huge_memory();
   UniqueFd ready_;

@@ -54,10 +54,10 @@ TEST(HostMemory, OfAPieceIsAllThereAndCannotShrink) {
   const auto memory = make_host_memory(-1, mib(1));
   ASSERT_TRUE(memory) << memory.error().message;
   struct stat about {};
-  ASSERT_EQ(fstat(memory->get(), &about), 0);
+  ASSERT_EQ(fstat(memory->own.get(), &about), 0);
   EXPECT_EQ(about.st_size, mib(1).count);
   EXPECT_GE(about.st_blocks * 512, mib(1).count) << "pages that are there";
-  EXPECT_LT(ftruncate(memory->get(), 0), 0);
+  EXPECT_LT(ftruncate(memory->theirs.get(), 0), 0);
 }
 
 TEST(HostMemory, IsMadeOfHugePagesWhereThatIsAllowed) {
@@ -66,15 +66,46 @@ TEST(HostMemory, IsMadeOfHugePagesWhereThatIsAllowed) {
   const auto memory = make_host_memory(mount.get(), mib(64));
   ASSERT_TRUE(memory) << memory.error().message;
   struct stat about {};
-  ASSERT_EQ(fstat(memory->get(), &about), 0);
+  ASSERT_EQ(fstat(memory->own.get(), &about), 0);
   EXPECT_EQ(about.st_size, mib(64).count);
   EXPECT_GE(about.st_blocks * 512, mib(64).count) << "pages that are there";
   EXPECT_EQ(about.st_nlink, 0u);
   if (std::ifstream("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").good()) {
     EXPECT_EQ(about.st_blksize, mib(2).count) << "the size of its pages";
   }
-  const std::string path = "/proc/self/fd/" + std::to_string(memory->get());
+  const std::string path = "/proc/self/fd/" + std::to_string(memory->theirs.get());
   EXPECT_LT(linkat(AT_FDCWD, path.c_str(), mount.get(), "named", AT_SYMLINK_FOLLOW), 0);
+}
+
+// A piece that was handed over is held as long as anybody has it open or mapped.
+void expect_held_until_gone(int mount) {
+  auto memory = make_host_memory(mount, mib(4));
+  ASSERT_TRUE(memory) << memory.error().message;
+  const int own = memory->own.get();
+  EXPECT_EQ(still_held(own), mib(4)) << "open";
+  void* at =
+      mmap(nullptr, mib(4).count, PROT_READ | PROT_WRITE, MAP_SHARED, memory->theirs.get(), 0);
+  ASSERT_NE(at, MAP_FAILED);
+  memory->theirs.reset();
+  EXPECT_EQ(still_held(own), mib(4)) << "mapped";
+  ASSERT_EQ(madvise(at, mib(2).count, MADV_REMOVE), 0);
+  EXPECT_EQ(still_held(own), mib(2)) << "given back in part";
+  const std::string path = "/proc/self/fd/" + std::to_string(own);
+  UniqueFd other(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  munmap(at, mib(4).count);
+  EXPECT_EQ(still_held(own), mib(2)) << "open to read";
+  other.reset();
+  EXPECT_EQ(still_held(own), Bytes{});
+}
+
+TEST(HostMemory, IsHeldUntilNobodyHasItAnyMore) {
+  expect_held_until_gone(-1);
+}
+
+TEST(HostMemory, SoItIsOnAMountOfItsOwn) {
+  const UniqueFd mount = mount_huge_memory();
+  if (!mount) GTEST_SKIP() << "may not mount";
+  expect_held_until_gone(mount.get());
 }
 
 std::vector<Arena::Piece> wait_for(Arena& arena, std::size_t count) {
@@ -101,6 +132,33 @@ TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
   EXPECT_EQ(pieces[0].client, ClientId{7});
   EXPECT_EQ(pieces[0].bytes, mib(2));
   EXPECT_TRUE(pieces[0].memory);
+}
+
+// Whatever a process says: its pieces count until it has really given them up.
+TEST(Arena, KnowsWhatProcessesStillHave) {
+  const FakeMachine machine;
+  auto arena = Arena::start({0, gib(4)}, HostMemory(machine.root));
+  ASSERT_TRUE(arena);
+  (*arena)->make(ClientId{7}, mib(2));
+  (*arena)->make(ClientId{7}, mib(2));
+  auto pieces = wait_for(**arena, 2);
+  ASSERT_EQ(pieces.size(), 2u);
+  std::vector<UniqueFd> theirs;
+  for (Arena::Piece& piece : pieces) {
+    ASSERT_TRUE(piece.memory);
+    theirs.push_back(std::move(piece.memory->theirs));
+    (*arena)->keep(4711, std::move(piece));
+  }
+  const std::map<int, Bytes> both{{4711, mib(4)}};
+  EXPECT_EQ((*arena)->held(), both);
+  (*arena)->look();
+  EXPECT_EQ((*arena)->held(), both);
+  theirs.pop_back();
+  (*arena)->look();
+  EXPECT_EQ((*arena)->held(), (std::map<int, Bytes>{{4711, mib(2)}}));
+  theirs.clear();
+  (*arena)->look();
+  EXPECT_TRUE((*arena)->held().empty());
 }
 
 // Clients that come from a scheduler before this one have some of it already.

@@ -144,9 +144,10 @@ GpuSampler::~GpuSampler() {
 
 // --- what it means -----------------------------------------------------------------------------
 
-std::optional<Overhead> OverheadEstimate::add(Bytes used, Bytes booked, int clients, Time now) {
-  if (now - start_ < kSettles) return std::nullopt;
-  readings_.push_back({std::max(Bytes{0}, used - booked), clients});
+Overhead OverheadEstimate::add(Bytes used, Bytes booked, int clients, Time now) {
+  const Overhead reading{std::max(Bytes{0}, used - booked), clients, now - start_ < kSettles};
+  if (reading.at_most) return reading;
+  readings_.push_back(reading);
   if (readings_.size() > kReadings) readings_.pop_front();
   return *std::min_element(readings_.begin(), readings_.end(),
                            [](const Overhead& a, const Overhead& b) { return a.bytes < b.bytes; });
@@ -167,7 +168,7 @@ bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
       std::all_of(record.clients.begin(), record.clients.end(), [&](const ClientId id) {
         // Of a program that is larger than the GPU nobody knows how much is there.
         const ClientRecord& client = broker.clients().at(id);
-        return client.orders.empty() && client.beyond == Bytes{};
+        return client.memory.orders().empty() && client.memory.beyond() == Bytes{};
       });
   return std::exchange(before_, record.moves) == record.moves && quiet;
 }
@@ -179,9 +180,9 @@ Result<void> GpuMonitor::add_gpus(Time now) {
     ids_.push_back(*id);
     // Where hardly anything is in use there is nobody to come back, and what is used is overhead.
     const bool nobody = gpu.used.count < gpu.total.count / 50;
-    overheads_.emplace(*id, OverheadEstimate(nobody ? now - OverheadEstimate::kSettles : now));
-    broker_.gpu_measured(*id, std::nullopt, gpu.used,
-                         nobody ? std::optional(Overhead{gpu.used, 0}) : std::nullopt, now);
+    OverheadEstimate estimate(nobody ? now - OverheadEstimate::kSettles : now);
+    broker_.gpu_measured(*id, std::nullopt, gpu.used, estimate.add(gpu.used, {}, 0, now), now);
+    overheads_.emplace(*id, std::move(estimate));
   }
   return {};
 }

@@ -80,13 +80,13 @@ class GpuSampler {
 // too little is found out by the driver. So the least of the last few readings is taken.
 class OverheadEstimate {
  public:
-  // When the scheduler has started: what programs have that are still to come back from before
-  // that would look like overhead.
+  // When the scheduler has started. Memory of programs that are still to come back from before that
+  // looks like overhead.
   explicit OverheadEstimate(Time start) : start_(start) {}
 
-  // `booked` is what is counted of the memory of so many clients. Nothing as long as it cannot be
-  // known.
-  std::optional<Overhead> add(Bytes used, Bytes booked, int clients, Time now);
+  // `booked` is what is counted of the memory of so many clients. As long as programs may still
+  // come back, the answer is what the overhead can be at most.
+  Overhead add(Bytes used, Bytes booked, int clients, Time now);
 
   static constexpr Duration kSettles = 3s;
 

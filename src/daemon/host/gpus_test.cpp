@@ -10,40 +10,79 @@ namespace {
 constexpr Time kStart{100s};
 constexpr Time kLater = kStart + OverheadEstimate::kSettles;
 
-std::optional<Bytes> bytes_of(const std::optional<Overhead>& overhead) {
-  return overhead ? std::optional(overhead->bytes) : std::nullopt;
-}
-
 TEST(Overhead, IsWhatIsUsedBesideWhatClientsHave) {
   OverheadEstimate estimate(kStart);
-  EXPECT_EQ(bytes_of(estimate.add(mib(600), Bytes{0}, 1, kLater)), mib(600));
-  EXPECT_EQ(bytes_of(estimate.add(gib(2), gib(3), 1, kLater)), Bytes{0})
+  EXPECT_EQ(estimate.add(mib(600), Bytes{0}, 1, kLater).bytes, mib(600));
+  EXPECT_EQ(estimate.add(gib(2), gib(3), 1, kLater).bytes, Bytes{0})
       << "asked for, and not taken yet";
 }
 
 TEST(Overhead, MemoryThatWasJustFreedIsNone) {
   OverheadEstimate estimate(kStart);
-  for (int i = 0; i < 10; ++i)
-    EXPECT_EQ(bytes_of(estimate.add(gib(61), gib(60), 1, kLater)), gib(1));
-  EXPECT_EQ(bytes_of(estimate.add(gib(61), gib(10), 1, kLater)), gib(1));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(estimate.add(gib(61), gib(60), 1, kLater).bytes, gib(1));
+  EXPECT_EQ(estimate.add(gib(61), gib(10), 1, kLater).bytes, gib(1));
 }
 
 TEST(Overhead, WhatStaysIsBelievedAfterAWhile) {
   OverheadEstimate estimate(kStart);
   estimate.add(gib(1), Bytes{0}, 1, kLater);
-  EXPECT_EQ(estimate.add(gib(3), Bytes{0}, 2, kLater)->clients, 1) << "of whom it was measured";
-  std::optional<Overhead> last;
+  EXPECT_EQ(estimate.add(gib(3), Bytes{0}, 2, kLater).clients, 1) << "of whom it was measured";
+  Overhead last;
   for (int i = 0; i < 3; ++i) last = estimate.add(gib(3), Bytes{0}, 2, kLater);
-  EXPECT_EQ(bytes_of(last), gib(3));
-  EXPECT_EQ(last->clients, 2);
+  EXPECT_EQ(last.bytes, gib(3));
+  EXPECT_EQ(last.clients, 2);
 }
 
 // Programs that have memory are not back yet when the scheduler starts again.
-TEST(Overhead, IsNotKnownUntilProgramsAreBack) {
+TEST(Overhead, IsAtMostWhatIsUsedUntilProgramsAreBack) {
   OverheadEstimate estimate(kStart);
-  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, 1, kStart));
-  EXPECT_FALSE(estimate.add(gib(60), Bytes{0}, 1, kLater - 1ns));
-  EXPECT_EQ(bytes_of(estimate.add(gib(60), gib(59), 1, kLater)), gib(1));
+  EXPECT_TRUE(estimate.add(gib(60), Bytes{0}, 1, kStart).at_most);
+  EXPECT_TRUE(estimate.add(gib(60), gib(59), 1, kLater - 1ns).at_most);
+  const Overhead known = estimate.add(gib(60), gib(57), 1, kLater);
+  EXPECT_FALSE(known.at_most);
+  EXPECT_EQ(known.bytes, gib(3));
+}
+
+// Two programs come back, and NVML is looked at, in every order and as late as can be: once both
+// are back the GPU holds what it held before.
+TEST(Overhead, ClientsThatComeBackAreNotTakenForIt) {
+  enum What { kFirst, kSecond, kLook, kLookAgain };
+  std::vector<int> order{kFirst, kSecond, kLook, kLookAgain};
+  do {
+    for (const Duration late : {0s, 10s}) {
+      TestBroker t;
+      OverheadEstimate estimate(t.now);
+      const auto look = [&] {
+        const auto clients = static_cast<int>(t.broker.gpus().at(GpuId{0}).clients.size());
+        const Bytes booked = resident_on(t.broker, GpuId{0});
+        t.broker.gpu_measured(GpuId{0}, {}, {}, estimate.add(gib(15), booked, clients, t.now),
+                              t.now);
+      };
+      const auto join = [&](const char* name, Bytes bytes) {
+        auto hello = TestBroker::hello();
+        hello.allocated = hello.resident = static_cast<std::uint64_t>(bytes.count);
+        t.join(t.tenant(name), hello);
+      };
+      look();
+      t.now += late;
+      for (const int what : order) {
+        if (what == kFirst) join("a", gib(10));
+        if (what == kSecond) join("b", gib(4));
+        if (what == kLook || what == kLookAgain) look();
+        t.now += 100ms;
+        const bool both = t.broker.gpus().at(GpuId{0}).clients.size() == 2;
+        const Bytes safe = *t.broker.core().safe_limit(GpuId{0});
+        if (both) {
+          EXPECT_GE(safe, gib(16) - mib(1100)) << "contexts take 1 GiB";
+        } else if (late == 0s) {
+          EXPECT_GE(safe, mib(14700)) << "no less than one would guess";
+        }
+      }
+      look();
+      EXPECT_GE(*t.broker.core().safe_limit(GpuId{0}), gib(16) - mib(1100));
+      EXPECT_LE(*t.broker.core().safe_limit(GpuId{0}), gib(15));
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST(MeterCheck, ComparesWhatWasBilledWithWhatWasSeen) {
@@ -72,8 +111,11 @@ TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {
   hello.pinned = hello.resident = hello.allocated;
   t.join(tenant, hello);
   EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(2)) << "what its limit allows";
-  hello.allocated = hello.pinned = hello.resident = std::uint64_t{200} << 40;
+  hello.allocated = hello.resident = std::uint64_t{200} << 40;
   t.join(tenant, hello);
+  EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(2));
+  hello.pinned = hello.allocated;
+  EXPECT_FALSE(t.try_join(tenant, hello)) << "no GPU has so much";
   EXPECT_TRUE(t.ask(t.join(t.tenant("b")), gib(1)));
   EXPECT_EQ(resident_on(t.broker, GpuId{0}), gib(3));
 }

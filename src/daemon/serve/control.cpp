@@ -102,15 +102,16 @@ struct Control::Json {
     const auto view = broker().core().view(client.id);
     const wire::Page::FromProgram& page = client.page->program;
     const Duration used = client.used_before + (client.grant ? client.grant->billed : Duration{});
+    const Bytes beyond = client.memory.beyond();
     return {{"client", client.id.value},
             {"pid", client.pid},
             {"program", client.program},
             {"gpu", client.gpu.value},
             {"state", view ? core::name_of(view->state) : "idle"},
-            {"allocated", client.allocated.count},
+            {"allocated", client.memory.allocated().count},
             {"resident", view ? view->resident.count : 0},
-            {"swapped", view ? (view->allocated - view->resident + client.beyond).count : 0},
-            {"beyond", client.beyond.count},
+            {"swapped", view ? (view->allocated - view->resident + beyond).count : 0},
+            {"beyond", beyond.count},
             {"pinned", view ? view->pinned.count : 0},
             {"incoming", view ? view->incoming.count : 0},
             {"outgoing", view ? view->outgoing.count : 0},
@@ -137,7 +138,7 @@ struct Control::Json {
       const auto view = broker().core().view(id);
       if (!view) continue;
       resident += view->resident;
-      swapped += view->allocated - view->resident + broker().clients().at(id).beyond;
+      swapped += view->allocated - view->resident + broker().clients().at(id).memory.beyond();
       pinned += view->pinned;
       if (sleep) to_leave += view->outgoing + view->leaveable;
     }
@@ -168,7 +169,7 @@ struct Control::Json {
   Bytes swapped_on(GpuId id) const {
     Bytes sum{};
     for (const ClientId one : broker().gpus().at(id).clients) {
-      sum += broker().clients().at(one).beyond;
+      sum += broker().clients().at(one).memory.beyond();
     }
     for (const core::ClientView& client : snapshot.clients) {
       if (client.gpu == id) sum += client.allocated - client.resident;
@@ -291,7 +292,7 @@ struct Control::Json {
     std::string text = state_of(client) + refusals(client);
     const Bytes used = broker().allocated_by(tenant, client.gpu);
     if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
-    const bool movable = client.allocated > client.pinned + client.awaited;
+    const bool movable = client.memory.could_move() > Bytes{};
     return text + "; " +
            core::to_text(core::Reason{
                .why = movable ? core::Why::OverMemoryLimitMovable : core::Why::OverMemoryLimit,

@@ -9,7 +9,6 @@
 namespace nvshare::interposer {
 
 inline constexpr int kMaxDevices = 64;
-inline constexpr int kMaxRequests = 64;
 inline constexpr int kMaxOrders = 64;
 
 enum class Phase : uint32_t {
@@ -114,7 +113,7 @@ struct Link {
   std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held
   bool lost = false;                // the connection, while memory was moved; the link's thread's
   Word leaving{0};                  // how far the end of the process is (link_end.cpp)
-  Request requests[kMaxRequests];
+  Request requests[wire::kMostRequests];
   uint64_t next_request = 1;
 
   std::atomic<wire::Page*> page{nullptr};  // null: nobody looks at it

@@ -1,0 +1,164 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "integration/world.h"
+#include "wire/channel.h"
+#include "wire/messages.h"
+
+// Programs that share a card which is too small for all of them, and a scheduler that is killed and
+// started again: nobody waits for ever afterwards.
+namespace nvshare::integration {
+namespace {
+
+class Restart : public World {
+ protected:
+  void SetUp() override {
+    World::SetUp();
+    set("NVSHARE_SOFTGPU_MEMORY", "512Mi");
+    set("NVSHARE_RESERVE_BASE", "4Mi");
+    set("NVSHARE_RESERVE_PER_PROCESS", "2Mi");
+    set("NVSHARE_RESERVE_PERCENT", "10");
+    set("NVSHARE_QUANTUM_MIN", "100ms");
+  }
+
+  Job trainer(const std::string& name, const std::string& memory,
+              const std::vector<std::string>& options = {}, const std::string& piece = "32Mi") {
+    return job(name, options,
+               {"--pattern", "train", "--memory", memory, "--piece", piece, "--queue", "2",
+                "--check", "--seconds", "300"});
+  }
+  static double kernels(const Job& job) {
+    const std::vector<Sample> samples = job.samples();
+    return samples.empty() ? 0 : samples.back().kernels;
+  }
+  // Every job gets on.
+  void expect_progress(const std::vector<Job>& jobs, const std::string& when) {
+    std::vector<double> before;
+    for (const Job& one : jobs) before.push_back(kernels(one));
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      EXPECT_TRUE(eventually([&] { return kernels(jobs[i]) > before[i] + 5; }, 30s))
+          << jobs[i].name << " stands still " << when << ": "
+          << nvshare({"why", jobs[i].name}).output << status().dump(1);
+    }
+  }
+  static void kill(Process& scheduler) {
+    scheduler.signal(SIGKILL);
+    ASSERT_TRUE(scheduler.wait(20s));
+  }
+  bool all_back(const std::vector<Job>& jobs) {
+    return eventually(
+        [&] {
+          for (const Job& one : jobs) {
+            if (processes(one.name).empty()) return false;
+          }
+          return true;
+        },
+        20s);
+  }
+  static void end(std::vector<Job>& jobs) {
+    for (const Job& one : jobs) one.process.signal(SIGTERM);
+    expect_all_good(jobs, 120s);
+  }
+  std::int64_t safe() {
+    const nlohmann::json now = status();
+    return now.contains("gpus") ? now["gpus"][0].value("memory_safe", -1l) : -1;
+  }
+};
+
+// Unified memory counts as being on the GPU when it was ordered there, wherever the driver has put
+// it since. So after a restart all programs together can claim more than the card has.
+TEST_F(Restart, ProgramsOfAllKindsRunOn) {
+  Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  jobs.push_back(trainer("managed", "192Mi", {"--backend", "managed"}));
+  for (const char* name : {"b", "c", "d", "e"}) jobs.push_back(trainer(name, "192Mi"));
+  expect_progress(jobs, "at the beginning");
+  for (int round = 0; round < 6 && !HasFailure(); ++round) {
+    kill(scheduler);
+    sleep(300ms + round * 400ms);
+    scheduler = start_scheduler();
+    ASSERT_TRUE(all_back(jobs)) << status().dump(1);
+    expect_progress(jobs, "after restart " + std::to_string(round));
+  }
+  end(jobs);
+}
+
+// A limit that somebody has raised is what it was at the start after a restart.
+TEST_F(Restart, AProgramAboveItsLimitRunsOn) {
+  Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  Process grower = probe("grower", {"--mem", "128Mi"});
+  ASSERT_EQ(ask(grower, "begin 112Mi"), "CUDA_SUCCESS");
+  EXPECT_NE(ask(grower, "alloc 200Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(nvshare({"limit", "grower", "--mem", "400Mi"}).ending.code, 0);
+  ASSERT_EQ(ask(grower, "alloc 200Mi"), "CUDA_SUCCESS");
+  jobs.push_back(trainer("other", "320Mi"));
+  expect_progress(jobs, "beside the program that has grown");
+  // Most of the program's memory is away.
+  ASSERT_TRUE(eventually([&] { return tenant("grower").value("swapped", 0l) > 0; }, 30s));
+  kill(scheduler);
+  scheduler = start_scheduler();
+  ASSERT_TRUE(all_back(jobs));
+  ASSERT_TRUE(eventually([&] { return processes("grower").size() == 1; }, 20s));
+  EXPECT_EQ(tenant("grower").value("memory", 0l), 128l << 20);
+  EXPECT_EQ(ask(grower, "spin 1ms"), "CUDA_SUCCESS") << nvshare({"why", "grower"}).output;
+  EXPECT_NE(ask(grower, "alloc 1Mi"), "CUDA_SUCCESS") << "no new memory above the limit";
+  expect_progress(jobs, "after the restart");
+  end(jobs);
+}
+
+// Somebody else says that the card is nearly full of its memory.
+TEST_F(Restart, AClaimThatEndsLeavesNobodyWaiting) {
+  Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  jobs.push_back(trainer("a", "320Mi"));
+  jobs.push_back(trainer("b", "320Mi"));
+  expect_progress(jobs, "at the beginning");
+  const std::string uuid = status()["gpus"][0].value("uuid", "");
+  kill(scheduler);
+  scheduler = start_scheduler();
+  const int liar = wire::connect_to((run_directory() + "/" + wire::kProgramSocket).c_str());
+  ASSERT_GE(liar, 0);
+  auto hello = wire::make<wire::Hello>();
+  hello.magic = wire::kMagic;
+  hello.major = wire::kMajor;
+  hello.minor = wire::kMinor;
+  std::string digits = uuid.substr(4);
+  std::erase(digits, '-');
+  for (std::size_t i = 0; i < sizeof hello.gpu; ++i) {
+    hello.gpu[i] = static_cast<std::uint8_t>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  }
+  hello.allocated = hello.pinned = hello.resident = 400ull << 20;
+  ASSERT_EQ(wire::send(liar, &hello.header, false), 0);
+  sleep(3s);
+  ASSERT_TRUE(all_back(jobs));
+  ::close(liar);
+  expect_progress(jobs, "after the claim");
+  end(jobs);
+}
+
+// What programs have from before is not taken for what others have.
+TEST_F(Restart, TheCardHoldsWhatItHeldBefore) {
+  Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  jobs.push_back(trainer("a", "320Mi"));
+  jobs.push_back(trainer("b", "320Mi"));
+  expect_progress(jobs, "at the beginning");
+  ASSERT_TRUE(eventually([&] { return safe() > 480l << 20; }, 30s)) << safe();
+  for (int round = 0; round < 3 && !HasFailure(); ++round) {
+    const std::int64_t before = safe();
+    kill(scheduler);
+    scheduler = start_scheduler();
+    ASSERT_TRUE(all_back(jobs));
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_GE(safe(), before - (16l << 20)) << "of " << before << ", in round " << round;
+      sleep(200ms);
+    }
+  }
+  end(jobs);
+}
+
+}  // namespace
+}  // namespace nvshare::integration
