@@ -16,7 +16,7 @@ wire::Hello claim(Bytes allocated, Bytes resident, Bytes pinned = {}) {
 // Clients whose memory moves in whole chunks, as the library's does: less than one comes in only
 // when it is all that is missing.
 struct Claims : testing::Test {
-  static constexpr Bytes kChunk = core::kLargestChunk;
+  static constexpr Bytes kChunk = mib(256);
   core::ClientView view(ClientId id) const { return *t.broker.core().view(id); }
   const core::MemoryAccount& memory(ClientId id) const { return t.broker.clients().at(id).memory; }
   ClientId join(const std::string& name, const wire::Hello& hello, core::Limits limits = {}) {

@@ -266,7 +266,7 @@ struct Restarts : testing::TestWithParam<unsigned> {
     EXPECT_EQ(t->lines.find("not_booked"), std::string::npos);
   }
 
-  static constexpr Bytes kChunk = core::kLargestChunk;
+  static constexpr Bytes kChunk = mib(256);
   std::mt19937 random{GetParam()};
   std::unique_ptr<TestBroker> t;
   std::vector<Program> programs;
