@@ -74,7 +74,8 @@ ClientView view_of(const Client& client) {
           client.awaits,
           client.incoming,
           client.outgoing,
-          client.share->first_throttle};
+          client.share->first_throttle,
+          client.rounded};
 }
 
 }  // namespace
@@ -143,6 +144,7 @@ class Core::Impl {
   Result<void> take(const MemoryFound& e, Time now, Decisions& out);
   std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
   Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
+  Result<void> take(const MemoryRounded& e, Time now, Decisions& out);
   Result<void> take(const HostMemoryComing& e, Time now, Decisions& out);
   Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);
   Result<void> take(const ConfigChanged& e, Time now, Decisions& out);
@@ -399,9 +401,9 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
         MemoryRefused{e.client, e.allocated, client.demand + std::max(Bytes{}, allowed)},
         {.why = why, .bytes = asked, .free = std::max(Bytes{}, most)}};
   };
-  const Bytes room = residency.room_for(client);
+  const Bytes room = residency.room_for(client) - client.rounding;
   if (e.allocated > room) {
-    const bool alone = room == residency.safe_limit();
+    const bool alone = residency.room_for(client) == residency.safe_limit();
     return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, room,
                    room - client.demand);
   }
@@ -478,6 +480,16 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   }
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.memory_moved(*client, e, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const MemoryRounded& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  Gpu& gpu = gpus_.at(client->gpu);
+  if (e.bytes.count < 0 || e.bytes > gpu.total()) return Error{"no such amount of memory in pages"};
+  gpu.memory_rounded(*client, e.bytes);
   finish(gpu, now, out);
   return {};
 }

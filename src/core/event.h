@@ -125,6 +125,12 @@ struct MemoryMoved {
   Bytes in_left{};   // of all BringIns that are not over
   Bytes spared{};    // of what was moved: it did not have to be copied
 };
+// The driver gives whole pages: all that the client has that can move takes so much more room on
+// the GPU than was asked for. Limits are in bytes as asked for; room is what the driver takes.
+struct MemoryRounded {
+  ClientId client;
+  Bytes bytes{};
+};
 // Of the host memory that the client's memory may have to leave to, so much is still being made,
 // and so much is ready. More than both together cannot leave.
 struct HostMemoryComing {
@@ -144,9 +150,10 @@ struct ConfigChanged {
 // Time has passed; due at Core::next_wakeup().
 struct Tick {};
 
-using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
-                           TenantRemoved, LimitsChanged, TenantPaused, ClientAdded, ClientGone,
-                           WorkRequested, Released, Usage, MemoryChanged, MemoryFound, MemoryMoved,
-                           HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
+using Event =
+    std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded, TenantRemoved,
+                 LimitsChanged, TenantPaused, ClientAdded, ClientGone, WorkRequested, Released,
+                 Usage, MemoryChanged, MemoryFound, MemoryMoved, MemoryRounded, HostMemoryComing,
+                 SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

@@ -255,6 +255,13 @@ void MemoryAccount::pull_back(Bytes bytes) {
   fit();
 }
 
+// --- whole pages -------------------------------------------------------------------------------
+
+bool MemoryAccount::set_rounding(Bytes said) {
+  const Bytes rounding = std::clamp(said, kNothing, std::min(could_move(), total_));
+  return std::exchange(rounding_, rounding) != rounding;
+}
+
 // --- credit ------------------------------------------------------------------------------------
 
 Bytes MemoryAccount::look_at_credit(bool movable, Bytes said) {

@@ -53,6 +53,7 @@ void Residency::set_resident(Client& client, Bytes resident) {
   stale_ |= resident != client.resident;
   resident_ += resident - client.resident;
   client.resident = resident;
+  count_rounded(client);
   count_rooted(client);
 }
 
@@ -60,7 +61,22 @@ void Residency::set_incoming(Client& client, Bytes incoming) {
   stale_ |= incoming != client.incoming;
   incoming_ += incoming - client.incoming;
   client.incoming = incoming;
+  count_rounded(client);
   count_rooted(client);
+}
+
+// Of what it takes in whole pages, the part for what is there and comes in.
+void Residency::count_rounded(Client& client) {
+  const Bytes rounded = client.rounding_of(client.resident + client.incoming - client.pinned);
+  stale_ |= rounded != client.rounded;
+  rounded_ += rounded - client.rounded;
+  client.rounded = rounded;
+}
+
+void Residency::set_rounding(Client& client, Bytes bytes) {
+  stale_ |= bytes != client.rounding;
+  client.rounding = bytes;
+  count_rounded(client);
 }
 
 void Residency::set_undone(Client& client, Bytes undone) {
@@ -114,6 +130,7 @@ void Residency::leave(Client& client) {
   set_resident(client, kNothing);
   set_incoming(client, kNothing);
   set_undone(client, kNothing);
+  set_rounding(client, kNothing);
   std::erase(changed_, &client);
   --processes_;
   measured_processes_ = std::min(measured_processes_, processes_);
@@ -191,7 +208,8 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
     give(client, now, out);
     at_once = true;
   }
-  const bool fits = !waits && was_complete && client.planned == kNothing && growth <= free();
+  const Bytes in_pages = client.need_in_pages();
+  const bool fits = !waits && was_complete && client.planned == kNothing && in_pages <= free();
   if (at_once || (growth > kNothing && fits)) {
     if (!at_once) set_resident(client, client.resident + growth);
     if (client.complete()) {
@@ -298,8 +316,7 @@ void Residency::update(Client& client, Time now, Decisions& out) {
     // It may have less to leave to than when it was told to stop.
     const Bytes bytes = std::min(std::exchange(client.planned, kNothing), client.leaveable());
     // Who it was to make room for may have left meanwhile.
-    const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
-    if (bytes > kNothing && (!queue_.empty() || over > kNothing)) {
+    if (bytes > kNothing && (!queue_.empty() || over() > kNothing)) {
       send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, now, out);
     }
   }
@@ -359,13 +376,13 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
     Client* client = std::get<2>(*it);
     if (client == head) continue;
     found.clients.push_back(client);
-    found.enough += client->leaveable();
+    found.enough += client->leaveable() + client->rounding_of(client->leaveable());
   }
   for (const auto& [at, seq, client] : evictable_) {
     if (found.enough >= deficit) return found;
     if (client == head) continue;
     found.clients.push_back(client);
-    found.enough += client->leaveable();
+    found.enough += client->leaveable() + client->rounding_of(client->leaveable());
     found.due = std::max(found.due, at);
   }
   return found;
@@ -376,7 +393,7 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
   for (Client* client : victims.clients) {
     const Bytes bytes = std::min(client->leaveable(), deficit);
     if (bytes <= kNothing) break;
-    deficit -= bytes;
+    deficit -= bytes + client->rounding_of(bytes);
     unlist(*client);
     // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
     // own, if that is worth the way out and back.
@@ -396,11 +413,11 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
 // More processes or a measured overhead can leave less room than is in use. Who alone has more than
 // there is would never come back: it keeps what it has.
 void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop) {
-  const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
-  if (over <= kNothing) return;
-  const Victims victims = find_victims(nullptr, over);
+  const Bytes too_much = over();
+  if (too_much <= kNothing) return;
+  const Victims victims = find_victims(nullptr, too_much);
   if (victims.clients.size() == 1 && victims.clients[0]->resident == resident_ + incoming_) return;
-  take(victims, over, Why::ReserveGrew, now, out, stop);
+  take(victims, too_much, Why::ReserveGrew, now, out, stop);
 }
 
 // Who frees memory in its quantum may want it again at once, step after step; what had come in
@@ -428,7 +445,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       Client& client = *std::get<2>(*it++);
       ++looked_at;
       if (&client == &head) continue;
-      const Bytes need = client.need();
+      const Bytes need = client.need_in_pages();
       if (client.outgoing > kNothing || client.rests_until || !can_ever_fit(client)) continue;
       if (need > free()) {
         const bool moves = head.incoming > kNothing || head.rests_until;
@@ -444,7 +461,9 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
     }
   }
   const Bytes absent = head.absent();
-  const Bytes ahead = std::min(absent, free() - given_back_for_now(now));
+  const Bytes room = free() - given_back_for_now(now);
+  const bool all = head.need_in_pages() - head.awaits <= room;
+  const Bytes ahead = all ? absent : std::min(absent, room - head.rounding_of(room));
   // Less than a chunk does not move unless it is all that is missing.
   const bool moves = ahead > kNothing && (ahead == absent || ahead >= kLargestChunk);
   if (moves && head.outgoing == kNothing && !head.rests_until) {
@@ -470,7 +489,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
     if (!head.queued) continue;
     if (!can_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
     if (head.outgoing > kNothing) break;               // still being moved out
-    const Bytes need = head.need();
+    const Bytes need = head.need_in_pages();
     if (need <= free()) {
       admit(head, Time::max(), Why::Fits, now, out);
       if (head.complete()) complete(head, now, out);

@@ -26,6 +26,7 @@ struct ClientView {
   Bytes incoming{};                    // told to come in, and not there yet
   Bytes outgoing{};                    // told to leave, and still there
   std::optional<Time> first_throttle;  // of its tenant on this GPU
+  Bytes rounded{};  // what is there and comes in takes beyond that, in whole pages
 };
 
 // A tenant on one GPU.

@@ -141,6 +141,9 @@ struct Client {
   Bytes pinned{};
   Bytes resident{};
   Bytes awaits{};  // of demand: cannot move, and is given when there is room for it
+  Bytes
+      rounding{};   // what its memory takes in whole pages beyond `demand`, when all of it is there
+  Bytes rounded{};  // of that, for what is on the GPU or comes in
   Bytes incoming;
   Bytes outgoing;  // told to send out, not reported yet
   // What is left of the orders that are not over. More than is incoming or outgoing when what was
@@ -213,6 +216,15 @@ struct Client {
   // What it lacks and nobody has brought on the way; and what of that an order could bring.
   Bytes need() const { return demand - resident - incoming; }
   Bytes absent() const { return need() - awaits; }
+  // What of its memory in whole pages is still to find room.
+  Bytes need_in_pages() const { return need() + rounding - rounded; }
+  // What `bytes` of what can move take beyond themselves.
+  Bytes rounding_of(Bytes bytes) const {
+    const Bytes all = demand - stuck();
+    if (all.count <= 0 || rounding.count == 0) return {};
+    const auto part = static_cast<Fixed>(std::clamp(bytes, Bytes{}, all).count);
+    return {static_cast<std::int64_t>((part * rounding.count + all.count - 1) / all.count)};
+  }
   // What can never leave the GPU, with what is promised.
   Bytes stuck() const { return pinned + awaits; }
   bool is_busy() const { return wants_work && !tenant->paused; }

@@ -22,6 +22,8 @@ inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
 inline constexpr size_t kNameLength = 64;
+// Memory moves in whole chunks of up to so many bytes.
+inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
 // Requests for memory that a program has under way at most. Those for pinned memory can wait.
 inline constexpr size_t kMostRequests = 64;
 

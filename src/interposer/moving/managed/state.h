@@ -7,6 +7,7 @@
 #include "interposer/guest/tree.h"
 #include "interposer/moving/managed/managed.h"
 #include "interposer/moving/per_gate.h"
+#include "wire/messages.h"
 
 // What is known of unified memory, as the files of this backend share it. An Allocation is what the
 // program asked for; it moves in Pieces.
@@ -61,7 +62,7 @@ struct ByAddress {
 
 inline constexpr size_t kMaxLanes = 64;
 // What moves as one, and is told as one.
-inline constexpr uint64_t kLargestPiece = uint64_t{256} << 20;
+inline constexpr uint64_t kLargestPiece = wire::kLargestChunk;
 
 // One per gate.
 struct Space {

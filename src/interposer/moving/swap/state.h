@@ -8,6 +8,7 @@
 #include "interposer/moving/swap/extents.h"
 #include "interposer/moving/swap/hash.h"
 #include "interposer/moving/swap/swap.h"
+#include "wire/messages.h"
 
 // What is known of memory that can move, as the files of the swap engine share it.
 //
@@ -37,7 +38,7 @@ enum class Content : uint8_t {
 
 // Smaller chunks cost more time to map than to copy; larger ones hold up what is in line behind
 // them, and the scheduler does not reckon with them.
-inline constexpr uint64_t kLargestChunk = uint64_t{256} << 20;
+inline constexpr uint64_t kLargestChunk = wire::kLargestChunk;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t to) {
   return (value + to - 1) / to * to;
