@@ -401,11 +401,14 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
         MemoryRefused{e.client, e.allocated, client.demand + std::max(Bytes{}, allowed)},
         {.why = why, .bytes = asked, .free = std::max(Bytes{}, most)}};
   };
-  const Bytes room = residency.room_for(client) - client.rounding;
+  const Bytes room = residency.room_for(client);
   if (e.allocated > room) {
-    const bool alone = residency.room_for(client) == residency.safe_limit();
+    const bool alone = room == residency.safe_limit();
     return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, room,
                    room - client.demand);
+  }
+  if (const Bytes in_pages = e.allocated + client.rounding; in_pages > room) {
+    return refused(Why::LargerInPages, in_pages, room, room - client.demand - client.rounding);
   }
   const auto& limit = client.tenant->limits.memory;
   const Bytes used = gpu.allocated_by(client.tenant->id);

@@ -149,6 +149,11 @@ TEST(Pages, RoomIsWhatTheDriverTakes) {
   t.step(MemoryChanged{ClientId{2}, {}, {}, {}});
   EXPECT_TRUE(ask(2, safe - gib(8)));
   EXPECT_EQ(t.refused(MemoryRounded{ClientId{1}, gib(17)}), "no such amount of memory in pages");
+  const Bytes most = safe - gib(1);
+  const Decisions d = t.step(MemoryChanged{ClientId{1}, most + Bytes{1}, {}, gib(7)});
+  ASSERT_EQ(only<MemoryRefused>(d).size(), 1u);
+  EXPECT_EQ(only<MemoryRefused>(d)[0].allowed, most);
+  EXPECT_EQ(d[0].reason.why, Why::LargerInPages);
 }
 
 TEST(Pages, WhatIsAwayTakesNone) {
