@@ -74,7 +74,8 @@ ClientView view_of(const Client& client, const Residency& residency) {
           client.incoming,
           client.outgoing,
           residency.could_leave(client),
-          client.share->first_throttle};
+          client.share->first_throttle,
+          client.rounded};
 }
 
 }  // namespace
@@ -361,6 +362,9 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
     return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, room,
                    room - client.demand);
   }
+  if (const Bytes in_pages = e.allocated + client.rounding; in_pages > room) {
+    return refused(Why::LargerInPages, in_pages, room, room - client.demand - client.rounding);
+  }
   const auto& limit = client.tenant->limits.memory;
   const Bytes used = gpu.allocated_by(client.tenant->id);
   if (limit && used + growth > *limit) {
@@ -445,6 +449,16 @@ Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   }
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.memory_moved(*client, e, now, out);
+  finish(gpu, now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const MemoryRounded& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  Gpu& gpu = gpus_.at(client->gpu);
+  if (e.bytes.count < 0 || e.bytes > gpu.total()) return Error{"no such amount of memory in pages"};
+  gpu.memory_rounded(*client, e.bytes);
   finish(gpu, now, out);
   return {};
 }

@@ -76,6 +76,7 @@ class Core::Impl {
   Result<void> take(const MemoryFound& e, Time now, Decisions& out);
   std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
   Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
+  Result<void> take(const MemoryRounded& e, Time now, Decisions& out);
   Result<void> take(const HostMeasured& e, Time now, Decisions& out);
   Result<void> take(const HostMemoryComing& e, Time now, Decisions& out);
   Result<void> take(const SchedulingSwitched& e, Time now, Decisions& out);

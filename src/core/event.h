@@ -139,6 +139,12 @@ struct MemoryMoved {
 struct HostMeasured {
   std::optional<Bytes> most{};
 };
+// The driver gives whole pages: all that the client has that can move takes so much more room on
+// the GPU than was asked for. Limits are in bytes as asked for; room is what the driver takes.
+struct MemoryRounded {
+  ClientId client;
+  Bytes bytes{};
+};
 // Of the host memory that the client's memory may have to leave to, so much is still being made,
 // and so much is ready. More than both together cannot leave, unless others can pass some on.
 struct HostMemoryComing {
@@ -158,9 +164,10 @@ struct ConfigChanged {
 // Time has passed; due at Core::next_wakeup().
 struct Tick {};
 
-using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
-                           TenantRemoved, LimitsChanged, TenantPaused, TenantSleeps, ClientAdded,
-                           ClientGone, WorkRequested, Released, Usage, MemoryChanged, MemoryFound,
-                           MemoryMoved, HostMeasured, HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
+using Event =
+    std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded, TenantRemoved,
+                 LimitsChanged, TenantPaused, TenantSleeps, ClientAdded, ClientGone, WorkRequested,
+                 Released, Usage, MemoryChanged, MemoryFound, MemoryMoved, MemoryRounded,
+                 HostMeasured, HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

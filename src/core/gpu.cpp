@@ -164,7 +164,7 @@ Bytes Gpu::pinned_room(const Client& client, Bytes asked) const {
   for (const auto& [id, other] : clients_) {
     if (other == &client || !residency_.can_fit_beside(*other, Bytes{})) continue;
     if (residency_.can_fit_beside(*other, room)) continue;
-    room = std::min(room, residency_.room_for(*other) - other->demand);
+    room = std::min(room, residency_.room_for(*other) - other->demand - other->rounding);
   }
   return std::max(Bytes{}, room);
 }

@@ -39,6 +39,7 @@ class Gpu {
   void memory_changed(Client& client, const MemoryChanged& to, Time now, Decisions& out);
   void memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   void memory_moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
+  void memory_rounded(Client& client, Bytes bytes) { residency_.set_rounding(client, bytes); }
   void host_memory(Client& client, Bytes coming, std::optional<Bytes> ready) {
     residency_.host_memory(client, coming, ready);
   }

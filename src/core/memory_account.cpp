@@ -193,7 +193,8 @@ Result<MemoryMoved> MemoryAccount::moved(ClientId client, const MoveReport& repo
   MemoryMoved event = report_of(client);
   event.took = report.took;
   event.spared = most - std::min(report.copied, most);
-  event.fresh = at_least_nothing(report.in - report.copied);  // chunks of zeros have no place either
+  event.fresh =
+      at_least_nothing(report.in - report.copied);  // chunks of zeros have no place either
   event.kept = kept;
   event.missing = missing;
   return event;
@@ -254,6 +255,13 @@ Bytes MemoryAccount::push_beyond(Bytes bytes) {
 void MemoryAccount::pull_back(Bytes bytes) {
   beyond_ -= bytes;
   fit();
+}
+
+// --- whole pages -------------------------------------------------------------------------------
+
+bool MemoryAccount::set_rounding(Bytes said) {
+  const Bytes rounding = std::clamp(said, kNothing, std::min(could_move(), total_));
+  return std::exchange(rounding_, rounding) != rounding;
 }
 
 // --- credit ------------------------------------------------------------------------------------

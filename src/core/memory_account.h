@@ -118,6 +118,17 @@ class MemoryAccount {
   Bytes push_beyond(Bytes bytes);
   void pull_back(Bytes bytes);
 
+  // --- whole pages
+  // What the client says that its memory takes on the GPU beyond what it asked for: no more than it
+  // has that can move, since only an allocation above half a page takes a page of its own. Whether
+  // that has changed.
+  bool set_rounding(Bytes said);
+  Bytes rounding() const { return rounding_; }
+  // What it can take on the GPU with its credit: what moves takes up to as much again.
+  Bytes most_in_pages() const {
+    return counted() + rounding_ + movable_credit_.left * 2 + pinned_credit_.left;
+  }
+
   // --- credit
   MemoryCredit& credit(bool movable) { return movable ? movable_credit_ : pinned_credit_; }
   Bytes credit_left() const { return movable_credit_.left + pinned_credit_.left; }
@@ -142,6 +153,7 @@ class MemoryAccount {
   Bytes beyond_{};
   Bytes doubted_{};         // of what is on the GPU
   Bytes doubted_pinned_{};  // of what is pinned
+  Bytes rounding_{};
   std::deque<MoveOrder> orders_;
   MemoryCredit movable_credit_;
   MemoryCredit pinned_credit_;

@@ -103,6 +103,10 @@ std::string to_text(const Reason& r) {
           "(settings "
           "reserve_*); nvshare run --oversubscribe-self lets a program have more",
           to_text(r.bytes), to_text(r.free));
+    case Why::LargerInPages:
+      return fmt::format(
+          "{} in whole pages of 2 MiB, which its allocations take, and the GPU can give at most {}",
+          to_text(r.bytes), to_text(r.free));
     case Why::NoRoom:
       return fmt::format("{} more, and only {} of the GPU is free now", to_text(r.bytes),
                          to_text(r.free));

@@ -58,6 +58,7 @@ void Residency::set_resident(Client& client, Bytes resident) {
   stale_ |= resident != client.resident;
   resident_ += resident - client.resident;
   client.resident = resident;
+  count_rounded(client);
   recount(client);
 }
 
@@ -65,6 +66,22 @@ void Residency::set_incoming(Client& client, Bytes incoming) {
   stale_ |= incoming != client.incoming;
   incoming_ += incoming - client.incoming;
   client.incoming = incoming;
+  count_rounded(client);
+  recount(client);
+}
+
+// Of what it takes in whole pages, the part for what is there and comes in.
+void Residency::count_rounded(Client& client) {
+  const Bytes rounded = client.rounding_of(client.resident + client.incoming - client.pinned);
+  stale_ |= rounded != client.rounded;
+  rounded_ += rounded - client.rounded;
+  client.rounded = rounded;
+}
+
+void Residency::set_rounding(Client& client, Bytes bytes) {
+  stale_ |= bytes != client.rounding;
+  client.rounding = bytes;
+  count_rounded(client);
   recount(client);
 }
 
@@ -122,6 +139,7 @@ void Residency::leave(Client& client) {
   set_resident(client, kNothing);
   set_incoming(client, kNothing);
   set_undone(client, kNothing);
+  set_rounding(client, kNothing);
   count(client, {});
   client.counted = {};
   std::erase(changed_, &client);
@@ -201,7 +219,8 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
     give(client, now, out);
     at_once = true;
   }
-  const bool fits = !waits && was_complete && client.planned == kNothing && growth <= free();
+  const Bytes in_pages = client.need_in_pages();
+  const bool fits = !waits && was_complete && client.planned == kNothing && in_pages <= free();
   if (at_once || (growth > kNothing && fits)) {
     if (!at_once) set_resident(client, client.resident + growth);
     if (client.complete()) {
@@ -311,8 +330,7 @@ void Residency::update(Client& client, Time now, Decisions& out) {
     const Bytes bytes = std::min(std::exchange(client.planned, kNothing), leaveable(client));
     recount(client);
     // Who it was to make room for may have left meanwhile.
-    const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
-    if (bytes > kNothing && (!queue_.empty() || over > kNothing)) {
+    if (bytes > kNothing && (!queue_.empty() || over() > kNothing)) {
       send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, now, out);
     }
   }
@@ -375,8 +393,8 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
     const Bytes at_once = client->leaves_to_host() ? std::min(gives, places) : gives;
     if (client->leaves_to_host()) places -= at_once;
     found.clients.push_back(client);
-    found.enough += gives;
-    found.now += at_once;
+    found.enough += gives + client->rounding_of(gives);
+    found.now += at_once + client->rounding_of(at_once);
   };
   for (auto it = queued_resident_.rbegin(); it != queued_resident_.rend(); ++it) {
     if (found.enough >= deficit) return found;
@@ -399,7 +417,7 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     Bytes bytes = std::min(leaveable(*client), deficit);
     if (client->leaves_to_host()) bytes = std::min(bytes, host_places());
     if (bytes <= kNothing) continue;
-    deficit -= bytes;
+    deficit -= bytes + client->rounding_of(bytes);
     unlist(*client);
     // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
     // own, if that is worth the way out and back.
@@ -420,11 +438,11 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
 // More processes or a measured overhead can leave less room than is in use. Who alone has more than
 // there is would never come back: it keeps what it has.
 void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop) {
-  const Bytes over = resident_ + incoming_ - leaving_ - safe_limit();
-  if (over <= kNothing) return;
-  const Victims victims = find_victims(nullptr, over);
+  const Bytes too_much = over();
+  if (too_much <= kNothing) return;
+  const Victims victims = find_victims(nullptr, too_much);
   if (victims.clients.size() == 1 && victims.clients[0]->resident == resident_ + incoming_) return;
-  take(victims, over, Why::ReserveGrew, now, out, stop);
+  take(victims, too_much, Why::ReserveGrew, now, out, stop);
 }
 
 // Who frees memory in its quantum may want it again at once, step after step; what had come in
@@ -452,7 +470,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
       Client& client = *std::get<2>(*it++);
       ++looked_at;
       if (&client == &head) continue;
-      const Bytes need = client.need();
+      const Bytes need = client.need_in_pages();
       if (client.outgoing > kNothing || client.rests_until || !can_ever_fit(client)) continue;
       if (need > free()) {
         const bool moves = head.incoming > kNothing || head.rests_until;
@@ -469,7 +487,9 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
     }
   }
   const Bytes absent = head.absent();
-  const Bytes ahead = std::min(absent, free() - given_back_for_now(now));
+  const Bytes room = free() - given_back_for_now(now);
+  const bool all = head.need_in_pages() - head.awaits <= room;
+  const Bytes ahead = all ? absent : std::min(absent, room - head.rounding_of(room));
   // Less than a chunk does not move unless it is all that is missing.
   const bool moves = ahead > kNothing && (ahead == absent || ahead >= chunk());
   if (moves && head.outgoing == kNothing && !head.rests_until) {
@@ -498,7 +518,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
     waits_for_places_ |= !can_fit(head);
     if (!can_fit(head) || head.rests_until) continue;  // says so when asked; blocks nobody
     if (head.outgoing > kNothing) break;               // still being moved out
-    const Bytes need = head.need();
+    const Bytes need = head.need_in_pages();
     if (need <= free()) {
       admit(head, Time::max(), Why::Fits, now, out);
       if (head.complete()) complete(head, now, out);

@@ -37,7 +37,7 @@ class Residency {
   Residency& operator=(const Residency&) = delete;
 
   Bytes safe_limit() const;
-  Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_; }
+  Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_ - rounded_; }
   Bytes resident() const { return resident_; }
   Bytes incoming() const { return incoming_; }
   Bytes link_per_second() const;
@@ -66,6 +66,8 @@ class Residency {
   void found(Client& client, const MemoryFound& what, Time now, Decisions& out);
   // Progress that has been checked.
   void moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
+  // What its memory takes in whole pages beyond what it has.
+  void set_rounding(Client& client, Bytes bytes);
   // What there is, and is not yet, of the host memory that its memory may have to leave to.
   void host_memory(Client& client, Bytes coming, std::optional<Bytes> ready);
   // Its tenant has gone over its memory limit, or is no longer.
@@ -114,7 +116,7 @@ class Residency {
   Bytes unpinned() const { return safe_limit() - pinned_; }
   // Whether the client could still have all it was promised if others had `more` that cannot move.
   bool can_fit_beside(const Client& client, Bytes more) const {
-    return client.demand + stuck_beside(client) + more <= safe_limit();
+    return client.demand + client.rounding + stuck_beside(client) + more <= safe_limit();
   }
   // Clients whose memory has become complete since the last call, or who wait for less.
   std::vector<Client*> take_changed() { return std::exchange(changed_, {}); }
@@ -148,6 +150,8 @@ class Residency {
   void set_resident(Client& client, Bytes resident);
   void set_incoming(Client& client, Bytes incoming);
   void set_undone(Client& client, Bytes undone);
+  void count_rounded(Client& client);
+  Bytes over() const { return resident_ + incoming_ + rounded_ - leaving_ - safe_limit(); }
   void send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
   void bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out);
   void watch(Client& client, Time now);
@@ -219,6 +223,7 @@ class Residency {
   Bytes incoming_;
   Bytes leaving_;  // outgoing and planned
   Bytes undone_;
+  Bytes rounded_;
   Bytes pinned_;       // with what is promised
   Bytes stalled_;      // held by or promised to clients that do not move it
   Counted sums_;       // of all clients

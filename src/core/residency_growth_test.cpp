@@ -130,5 +130,52 @@ TEST_F(Growth, WhoIsMovedOutMeanwhileBeginsAnew) {
   EXPECT_NE(t.why(1).find("next switch in 60.00s"), std::string::npos) << t.why(1);
 }
 
+// The driver gives whole pages: memory that takes more than it has fits where that does.
+TEST(Pages, RoomIsWhatTheDriverTakes) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  const auto view = [&](std::uint64_t id) { return *t.core.view(ClientId{id}); };
+  const auto ask = [&](std::uint64_t id, Bytes bytes) {
+    t.step(MemoryChanged{ClientId{id}, view(id).allocated + bytes, {}, view(id).resident});
+    return view(id).resident == view(id).allocated;
+  };
+  const Bytes safe = t.core.snapshot().gpus[0].safe_limit;
+  EXPECT_TRUE(ask(1, gib(7)));
+  t.step(MemoryRounded{ClientId{1}, gib(1)});
+  EXPECT_EQ(view(1).rounded, gib(1));
+  EXPECT_FALSE(ask(2, safe - gib(8) + Bytes{1}));
+  t.step(MemoryChanged{ClientId{2}, {}, {}, {}});
+  EXPECT_TRUE(ask(2, safe - gib(8)));
+  EXPECT_EQ(t.refused(MemoryRounded{ClientId{1}, gib(17)}), "no such amount of memory in pages");
+  const Bytes most = safe - gib(1);
+  const Decisions d = t.step(MemoryChanged{ClientId{1}, most + Bytes{1}, {}, gib(7)});
+  ASSERT_EQ(only<MemoryRefused>(d).size(), 1u);
+  EXPECT_EQ(only<MemoryRefused>(d)[0].allowed, most);
+  EXPECT_EQ(d[0].reason.why, Why::LargerInPages);
+}
+
+TEST(Pages, WhatIsAwayTakesNone) {
+  TestCore t;
+  t.gpu(0);
+  t.client(1);
+  t.client(2);
+  const auto view = [&](std::uint64_t id) { return *t.core.view(ClientId{id}); };
+  t.step(MemoryFound{ClientId{1}, gib(8), {}, gib(8)});
+  t.step(MemoryRounded{ClientId{1}, gib(2)});
+  t.step(MemoryMoved{.client = ClientId{1}, .resident = gib(4)});
+  EXPECT_EQ(view(1).rounded, gib(1));
+  t.step(MemoryFound{ClientId{2}, gib(9), {}, gib(9)});
+  t.want(1);
+  // 10 GiB of 14.4 for the first: the second sends out what is missing, in pages.
+  const Bytes safe = t.core.snapshot().gpus[0].safe_limit;
+  t.now += 1h;
+  const Decisions d = t.step(Tick{});
+  const auto out = only<SendOut>(d);
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].bytes, gib(10) + gib(9) - safe);
+}
+
 }  // namespace
 }  // namespace nvshare::core

@@ -108,7 +108,7 @@ void Residency::count(const Client& client, const Counted& as) {
 
 // Brings the client's part of the sums up to date, after anything about its memory has changed.
 void Residency::recount(Client& client) {
-  Counted as{.demand = client.demand};
+  Counted as{.demand = client.demand + client.rounding};
   // What a client holds and has no place for will not move for anybody. (What does not move at all
   // is counted as that.)
   const Bytes stays = client.demand - client.awaits - most_away(client);

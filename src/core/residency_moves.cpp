@@ -146,7 +146,8 @@ void Residency::set_left(Client& client, Bytes out, Bytes in) {
 // It was let in by several orders, each of which has left less than a chunk: one for all of that.
 void Residency::bring_rest(Client& client, Time now, Decisions& out) {
   const Bytes need = client.absent();
-  if (!client.admitted || client.queued || need <= kNothing || need > free()) return;
+  if (!client.admitted || client.queued || need <= kNothing) return;
+  if (client.need_in_pages() > free()) return;
   bring_in(client, need, {.why = Why::NextInLine, .bytes = need}, now, out);
 }
 

@@ -27,6 +27,7 @@ struct ClientView {
   Bytes outgoing{};                    // told to leave, and still there
   Bytes leaveable{};                   // could be told to leave beside that: has a place to go to
   std::optional<Time> first_throttle;  // of its tenant on this GPU
+  Bytes rounded{};  // what is there and comes in takes beyond that, in whole pages
 };
 
 // A tenant on one GPU.

@@ -136,7 +136,7 @@ struct Shortfall {
 
 // What a client adds to the sums of its GPU.
 struct Counted {
-  Bytes demand{};
+  Bytes demand{};        // in whole pages
   Bytes rooted{};        // on the GPU and not pinned, and with no place to go to
   Bytes host_used{};     // places in host memory: of what is away, and of what was told to leave
   Bytes host_movable{};  // what may have to leave to host memory
@@ -157,6 +157,9 @@ struct Client {
   Bytes pinned{};
   Bytes resident{};
   Bytes awaits{};  // of demand: cannot move, and is given when there is room for it
+  Bytes
+      rounding{};   // what its memory takes in whole pages beyond `demand`, when all of it is there
+  Bytes rounded{};  // of that, for what is on the GPU or comes in
   // Of what is not on the GPU: was never there, so it has no bytes to keep and needs no place in
   // host memory. At least so much is known to be of that kind.
   Bytes fresh{};
@@ -232,6 +235,15 @@ struct Client {
   // What it lacks and nobody has brought on the way; and what of that an order could bring.
   Bytes need() const { return demand - resident - incoming; }
   Bytes absent() const { return need() - awaits; }
+  // What of its memory in whole pages is still to find room.
+  Bytes need_in_pages() const { return need() + rounding - rounded; }
+  // What `bytes` of what can move take beyond themselves.
+  Bytes rounding_of(Bytes bytes) const {
+    const Bytes all = demand - stuck();
+    if (all.count <= 0 || rounding.count == 0) return {};
+    const auto part = static_cast<Fixed>(std::clamp(bytes, Bytes{}, all).count);
+    return {static_cast<std::int64_t>((part * rounding.count + all.count - 1) / all.count)};
+  }
   // What can never leave the GPU, with what is promised.
   Bytes stuck() const { return pinned + awaits; }
   bool is_busy() const { return wants_work && tenant->may_run(); }

@@ -53,6 +53,9 @@ struct Page {
     // Host memory that it was given and that is not ready to be used yet; an older program does not
     // say.
     Word arena_untaken;
+    // What its memory that can move takes on the GPU beyond what it has asked for, wherever it is:
+    // the driver gives whole pages. With what it is about to ask for; an older program says 0.
+    Word rounding;
   };
   alignas(256) FromProgram program;
 

@@ -270,6 +270,7 @@ class Play {
     wire::Page::FromProgram& page = clients_.at(*id)->program;
     page.grant = bytes_.byte() % 2 == 0 ? outbox_.last_grant : bytes_.number();
     page.used = bytes_.number();
+    page.rounding = bytes_.number() * kUnit;
     if (bytes_.byte() % 8 == 0) {  // scribbles on what is not its own
       bytes_.fill(reinterpret_cast<char*>(&clients_.at(*id)->scheduler), 40);
       credit_of(*id).cap = bytes_.number() * kUnit;

@@ -41,7 +41,7 @@ class Ipc : public World {
   // A program that has shared `bytes` of words that are all 41, and their handle.
   std::string share(Process& owner, const std::string& bytes) {
     EXPECT_EQ(ask(owner, "begin " + bytes), kGood);
-    EXPECT_EQ(ask(owner, "write own 41"), kGood);
+    EXPECT_EQ(ask(owner, "paint own 41"), kGood);
     return ask(owner, "share");
   }
   // A program that uses the GPU, and nothing of it yet.
@@ -75,9 +75,9 @@ TEST_F(Ipc, BothSeeWhatTheOtherWrites) {
   Process other = consumer("other");
   ASSERT_EQ(ask(other, "open " + handle), kGood) << other.output();
   EXPECT_EQ(ask(other, "look other"), "20971520 of 41");
-  EXPECT_EQ(ask(other, "write other 42"), kGood);
+  EXPECT_EQ(ask(other, "paint other 42"), kGood);
   EXPECT_EQ(ask(owner, "look own"), "20971520 of 42");
-  EXPECT_EQ(ask(owner, "write own 43"), kGood);
+  EXPECT_EQ(ask(owner, "paint own 43"), kGood);
   EXPECT_EQ(ask(other, "look other"), "20971520 of 43");
   EXPECT_EQ(ask(other, "close"), kGood);
   EXPECT_EQ(ask(other, "close"), "nothing to close");
@@ -108,13 +108,13 @@ TEST_F(Ipc, LargeAndSmallAllocationsArriveWhole) {
   ASSERT_EQ(ask(other, "open " + large), kGood);
   EXPECT_EQ(ask(other, "look other"), "314572800 of 41");
   EXPECT_EQ(ask(owner, "alloc 5000"), kGood);
-  EXPECT_EQ(ask(owner, "write own 1"), kGood);
+  EXPECT_EQ(ask(owner, "paint own 1"), kGood);
   EXPECT_EQ(ask(owner, "alloc 6000"), kGood);
-  EXPECT_EQ(ask(owner, "write own 2"), kGood);
+  EXPECT_EQ(ask(owner, "paint own 2"), kGood);
   const std::string small = ask(owner, "share");
   ASSERT_EQ(ask(other, "open " + small), kGood);
   EXPECT_EQ(ask(other, "look other"), "6000 of 2");
-  EXPECT_EQ(ask(other, "write other 3"), kGood);
+  EXPECT_EQ(ask(other, "paint other 3"), kGood);
   EXPECT_EQ(ask(owner, "look own"), "6000 of 3");
   EXPECT_EQ(ask(owner, "free"), kGood);
   EXPECT_EQ(ask(owner, "look own"), "5000 of 1");
@@ -212,7 +212,7 @@ TEST_F(Ipc, WhatIsLeftWhenTheOwnerIsKilledGoesWithTheLastThatHasItOpen) {
   kill_all("owner");
   ASSERT_TRUE(eventually([&] { return of("owner", "resident") <= 0; }, 10s));
   EXPECT_EQ(ask(other, "look other"), "20971520 of 41");
-  EXPECT_EQ(ask(other, "write other 5"), kGood);
+  EXPECT_EQ(ask(other, "paint other 5"), kGood);
   EXPECT_TRUE(used_comes_to(20 * kMi)) << used();
   EXPECT_EQ(ask(other, "close"), kGood);
   EXPECT_TRUE(used_comes_to(0)) << used();
@@ -242,7 +242,7 @@ TEST_F(Ipc, SharedMemoryAndItsHandlesOutliveTheScheduler) {
   first.signal(SIGKILL);
   ASSERT_TRUE(first.wait(10s));
   EXPECT_EQ(ask(other, "look other"), "20971520 of 41");
-  EXPECT_EQ(ask(other, "write other 6"), kGood);
+  EXPECT_EQ(ask(other, "paint other 6"), kGood);
   const Process second = start_scheduler();
   // At once, while the owner may not have come back.
   Process third = consumer("third");
@@ -256,10 +256,10 @@ TEST_F(Ipc, MemoryThatWasSwappedOutComesBackToBeShared) {
   const Process scheduler = start_scheduler();
   Process owner = probe("owner");
   ASSERT_EQ(ask(owner, "begin 160Mi"), kGood);
-  ASSERT_EQ(ask(owner, "write own 7"), kGood);
+  ASSERT_EQ(ask(owner, "paint own 7"), kGood);
   Process rival = probe("rival");
   ASSERT_EQ(ask(rival, "begin 160Mi"), kGood);
-  ASSERT_EQ(ask(rival, "write own 8"), kGood);
+  ASSERT_EQ(ask(rival, "paint own 8"), kGood);
   ASSERT_TRUE(eventually([&] { return of("owner", "swapped") == 160 * kMi; }, 20s));
   const std::string handle = ask(owner, "share");
   EXPECT_EQ(handle.size(), 128u) << handle;

@@ -53,7 +53,7 @@ class Probe {
   std::string share();
   std::string open(Words& words);
   std::string close_last();
-  std::string write(Words& words);
+  std::string paint(Words& words);
   std::string look(Words& words);
   // The memory that `own` (allocated last) or `other` (opened last) stands for.
   struct Range {
@@ -346,8 +346,8 @@ Probe::Range Probe::range_of(const std::string& whose) {
   return range;
 }
 
-// `write own|other N`: each word of it becomes N.
-std::string Probe::write(Words& words) {
+// `paint own|other N`: each word of it becomes N.
+std::string Probe::paint(Words& words) {
   std::string whose;
   unsigned value = 0;
   words >> whose >> value;
@@ -410,7 +410,7 @@ bool Probe::obey(const std::string& line) {
   if (what == "share") answer = share();
   if (what == "open") answer = open(words);
   if (what == "close") answer = close_last();
-  if (what == "write") answer = write(words);
+  if (what == "paint") answer = paint(words);
   if (what == "look") answer = look(words);
   if (!answer.empty()) std::cout << answer << std::endl;
   return true;

@@ -252,5 +252,46 @@ TEST_F(Swap, NativeMemoryStaysAndIsRefusedWhenThereIsNoRoom) {
   EXPECT_EQ(moved_out(), 0);
 }
 
+// The card gives whole pages of 2 MiB: a piece of 7 takes 8.
+TEST_F(Swap, PiecesThatAreNoWholePagesStopNobody) {
+  set("NVSHARE_SOFTGPU_MEMORY", "512Mi");
+  const Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  for (const char* name : {"one", "two", "three"}) {
+    jobs.push_back(job(name, {},
+                       {"--pattern", "train", "--memory", "217Mi", "--piece", "7Mi", "--queue", "2",
+                        "--check", "--seconds", "200"}));
+  }
+  for (const Job& one : jobs) {
+    ASSERT_TRUE(eventually([&] { return kernels(one) > 5; }, 60s)) << one.process.output();
+  }
+  // The longest time in which nobody got on.
+  const auto longest_stop = [&] {
+    Duration longest{};
+    double last = 0;
+    Duration last_at = now();
+    for (const Duration end = now() + 12s; now() < end; sleep(20ms)) {
+      const double all = kernels(jobs[0]) + kernels(jobs[1]) + kernels(jobs[2]);
+      if (all > last) last_at = now();
+      last = all;
+      longest = std::max(longest, now() - last_at);
+    }
+    return longest;
+  };
+  measure(longest_stop, [](Duration stop) {
+    return stop < 1500ms ? std::string() : "everybody stood still for " + to_text(stop);
+  });
+  // Contexts are not measured before the first seconds are over, and may be found in the way then.
+  int found = 0;
+  const std::string log = scheduler.output();
+  for (std::size_t at = log.find("no_room_found"); at != std::string::npos;
+       at = log.find("no_room_found", at + 1)) {
+    ++found;
+  }
+  EXPECT_LE(found, 3) << "the driver had no room where the scheduler saw some";
+  for (const Job& one : jobs) end(one);
+  for (Job& one : jobs) expect_good(one);
+}
+
 }  // namespace
 }  // namespace nvshare::integration

@@ -64,6 +64,9 @@ struct EventText {
         "pins={}",
         e.client.value, e.allocated.count, e.pinned.count, e.resident.count, e.may_wait, e.pins);
   }
+  std::string operator()(const MemoryRounded& e) const {
+    return fmt::format("MemoryRounded client={} bytes={}", e.client.value, e.bytes.count);
+  }
   std::string operator()(const MemoryFound& e) const {
     return fmt::format("MemoryFound client={} allocated={} pinned={} resident={}", e.client.value,
                        e.allocated.count, e.pinned.count, e.resident.count);

@@ -162,7 +162,10 @@ void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
 void Broker::note_no_room(GpuRecord& gpu, Time now) {
   revoke_all(gpu.id, now);
   Bytes resident{};
-  for (const ClientId id : gpu.clients) resident += core_.view(id)->resident;
+  for (const ClientId id : gpu.clients) {
+    const core::ClientView view = *core_.view(id);
+    resident += view.resident + view.rounded;
+  }
   const Bytes least = gpu.total - core_.safe_limit(gpu.id).value_or(gpu.total);
   const Bytes most = std::max(least, gpu.overhead.value_or(Bytes{}) + Bytes{gpu.total.count / 20});
   gpu.overhead_found = std::clamp(gpu.total - resident, least, most);

@@ -165,6 +165,7 @@ class Broker {
   void believe_more(Time now);
   // Credit: credit.cpp.
   void settle(ClientRecord& client, Time now);
+  void settle_rounding(ClientRecord& client, Time now);
   void note_credit(ClientRecord& client, bool movable, std::uint64_t left, Time now);
   void book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now);
   void revoke(ClientRecord& client, Time now);

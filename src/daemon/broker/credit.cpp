@@ -39,6 +39,7 @@ void Broker::settle(Time now) {
 }
 
 void Broker::settle(ClientRecord& client, Time now) {
+  settle_rounding(client, now);
   for (const bool movable : {true, false}) {
     wire::Credit& shared = shared_with(client, movable);
     if (client.memory.credit(movable).given) {
@@ -49,6 +50,15 @@ void Broker::settle(ClientRecord& client, Time now) {
       client.memory.credit(movable).left = {};
     }
   }
+}
+
+// Looked at before a request is decided: the program has written what its memory takes with that.
+void Broker::settle_rounding(ClientRecord& client, Time now) {
+  const std::uint64_t said = client.page->program.rounding.load();
+  const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
+  if (!client.memory.set_rounding(Bytes{static_cast<std::int64_t>(std::min(said, most))})) return;
+  const auto taken = step(core::MemoryRounded{client.id, client.memory.rounding()}, now);
+  if (!taken) log_.error("memory_not_booked", {{"reason", taken.error().message}});
 }
 
 // There is so much left, says the page, which the client can write what it wants to.
@@ -73,9 +83,12 @@ void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time no
   auto taken = decide(asked, now);
   client.memory.grow(bytes, {}, movable, true);
   if (taken) follow(std::move(*taken), now);
-  if (core_.view(client.id)->allocated == client.memory.counted()) return;
+  const core::ClientView view = *core_.view(client.id);
+  const core::MemoryAccount& memory = client.memory;
+  if (view.allocated == memory.counted() && view.resident == memory.counted_resident()) return;
   log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
-  book(client, now);
+  const auto found = step(memory.found(client.id, false), now);
+  if (!found) log_.error("memory_not_booked", {{"reason", found.error().message}});
 }
 
 // --- taking it back ----------------------------------------------------------------------------
@@ -111,7 +124,7 @@ Bytes Broker::room_on(GpuId id) const {
   Bytes room = gpu.clients.size() > 1 ? core::fits_easily(safe) : safe;
   for (const ClientId one : gpu.clients) {
     const ClientRecord& client = clients_.at(one);
-    room -= client.memory.counted() + client.memory.credit_left();
+    room -= client.memory.most_in_pages();
   }
   return room;
 }
@@ -136,8 +149,9 @@ bool Broker::may_have_credit(const ClientRecord& client) const {
   const core::ClientView view = *core_.view(client.id);
   const bool stops =
       view.state == core::ClientState::Stopping || view.state == core::ClientState::Overdue;
-  return here == 1 && !stops && !client.asleep && !client.oversubscribes && client.memory.orders().empty() &&
-         client.memory.beyond() == Bytes{} && view.resident == client.memory.counted();
+  return here == 1 && !stops && !client.asleep && !client.oversubscribes &&
+         client.memory.orders().empty() && client.memory.beyond() == Bytes{} &&
+         view.resident == client.memory.counted();
 }
 
 // A client that asks gets enough for a while, and one that frees so much that it had to say so can
@@ -152,8 +166,11 @@ void Broker::lend(ClientRecord& client, bool movable) {
     credit.left -= Bytes{static_cast<std::int64_t>(back)};
   }
   if ((credit.given && credit.left >= half) || !may_have_credit(client)) return;
-  const Bytes room = std::min(room_on(client.gpu), room_within_limits(client));
-  if (room < Bytes{}) return;
+  const Bytes on_gpu = room_on(client.gpu);
+  const Bytes within = room_within_limits(client);
+  if (std::min(on_gpu, within) < Bytes{}) return;
+  // An allocation takes less than twice what it asks for (MemoryAccount::most_in_pages).
+  const Bytes room = std::min(movable ? Bytes{on_gpu.count / 2} : on_gpu, within);
   const Bytes more = std::clamp(lent - credit.left, Bytes{}, room);
   wire::hand_out(shared, to_count(more), to_count(lent + lent));
   credit.given = true;

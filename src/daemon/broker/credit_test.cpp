@@ -182,7 +182,8 @@ TEST_F(Lending, PinnedMemoryIsNotRefusedForIt) {
 TEST_F(Lending, WhoIsAloneHasItUntilTheGpuIsFull) {
   const ClientId one = t.join(t.tenant("a"));
   EXPECT_EQ(t.ask_movable(one, safe() - mib(10)), Told::Available);
-  EXPECT_EQ(take_all(one), mib(10));
+  EXPECT_EQ(take_all(one), mib(5)) << "which takes up to twice as much, in pages";
+  EXPECT_EQ(t.ask_movable(one, mib(5)), Told::Available);
   EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Refused);
   EXPECT_TRUE(give(one, mib(10)));
   EXPECT_EQ(t.ask_movable(one, mib(10)), Told::Available);
@@ -195,7 +196,8 @@ TEST_F(Lending, ThereIsNoneWhereItIsFull) {
   t.join(t.tenant("b"));
   const Bytes easily = core::fits_easily(safe());
   EXPECT_EQ(t.ask_movable(one, easily - mib(10)), Told::Available);
-  EXPECT_EQ(take_all(one), mib(10));
+  EXPECT_EQ(take_all(one), mib(5));
+  EXPECT_EQ(t.ask_movable(one, mib(5)), Told::Available);
   EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Available);
   EXPECT_FALSE(take(one, Bytes{1}));
   EXPECT_EQ(credit(one).cap.load(), 0u);
@@ -346,6 +348,25 @@ TEST_F(Lending, BothSayTheSameAfterARace) {
   EXPECT_EQ(view(one).resident, has);
   EXPECT_FALSE(t.gone(one));
   EXPECT_EQ(t.lines.find("credit_not_booked"), std::string::npos);
+}
+
+// The driver gives whole pages: room is counted in those, and limits are not.
+TEST_F(Lending, WhatAllocationsTakeInPagesIsCounted) {
+  const ClientId one = t.join(t.tenant("a", up_to(mib(21))));
+  const auto rounding = [&](Bytes bytes) { t.page_of.at(one)->program.rounding = count(bytes); };
+  rounding(mib(1));
+  EXPECT_EQ(t.ask_movable(one, mib(7)), Told::Available);
+  rounding(mib(2));
+  EXPECT_TRUE(take(one, mib(7)));
+  rounding(mib(3));
+  EXPECT_EQ(t.ask_movable(one, mib(7)), Told::Available) << "the limit is in bytes as asked for";
+  EXPECT_EQ(settled(one), mib(21));
+  EXPECT_EQ(view(one).resident, mib(21));
+  EXPECT_EQ(view(one).rounded, mib(3));
+  EXPECT_EQ(t.ask_movable(one, Bytes{1}), Told::Refused);
+  rounding(gib(900));
+  t.broker.settle(t.now);
+  EXPECT_EQ(view(one).rounded, mib(21)) << "no more than as much again";
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 namespace nvshare::daemon {
 namespace {
 
+// The core knows no messages, and the library no core.
+
 constexpr auto kMost = static_cast<std::uint64_t>(core::kMostMemory.count);
 constexpr Duration kLongestMove = 1h;  // more is not believed
 
@@ -332,7 +334,8 @@ void Broker::show_room(GpuId gpu) {
   for (const ClientId id : gpus_.at(gpu).clients) {
     const ClientRecord& client = clients_.at(id);
     const auto view = core_.view(id);
-    Bytes more = *unpinned + view->pinned + view->awaits - client.memory.counted();
+    const Bytes has = client.memory.counted() + client.memory.rounding();
+    Bytes more = *unpinned + view->pinned + view->awaits - has;
     if (client.backend == wire::Backend::Swap) more = std::min(more, core_.host_room(id));
     const Bytes room = std::max(Bytes{1}, client.memory.counted() + more);
     client.page->scheduler.room = static_cast<std::uint64_t>(room.count);

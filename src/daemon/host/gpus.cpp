@@ -157,7 +157,7 @@ Bytes resident_on(const Broker& broker, GpuId gpu) {
   Bytes sum{};
   for (const ClientId id : broker.gpus().at(gpu).clients) {
     const auto view = broker.core().view(id);
-    if (view) sum += view->resident;
+    if (view) sum += view->resident + view->rounded;
   }
   return sum;
 }

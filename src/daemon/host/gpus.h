@@ -96,8 +96,8 @@ class OverheadEstimate {
   std::deque<Overhead> readings_;
 };
 
-// What is counted as there of the memory of the clients on a GPU. What they say they have is not
-// taken for true: a claim would hide what others hold.
+// What is counted as there of the memory of the clients on a GPU, in whole pages. What they say
+// they have is not taken for true: a claim would hide what others hold.
 Bytes resident_on(const Broker& broker, GpuId gpu);
 
 // While memory moves, what was used a moment ago and what is there now do not belong together: a

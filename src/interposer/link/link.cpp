@@ -475,6 +475,12 @@ bool memory_found_no_room(Gate& gate, uint64_t bytes) {
   return true;
 }
 
+void memory_rounding(Gate& gate, uint64_t bytes) {
+  Link& link = *gate.link;
+  link.rounding.store(bytes);
+  if (wire::Page* page = link.page.load()) page->program.rounding = bytes;
+}
+
 void memory_pinned(Gate& gate, uint64_t bytes) {
   if (bytes == 0) return;
   const KeepErrno keep;

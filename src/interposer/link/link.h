@@ -90,6 +90,10 @@ inline void pinned_memory_freed(Gate& gate, uint64_t bytes) {
   memory_freed(gate, {bytes, bytes, bytes});
 }
 
+// What the memory that can be swapped takes beyond what is counted, in whole pages. Told before the
+// memory is asked for.
+void memory_rounding(Gate& gate, uint64_t bytes);
+
 // So many that could leave the GPU, and are on it, never will again.
 void memory_pinned(Gate& gate, uint64_t bytes);
 

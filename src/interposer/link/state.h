@@ -101,7 +101,8 @@ struct Link {
   std::atomic<uint64_t> allocated{0};
   std::atomic<uint64_t> pinned{0};
   std::atomic<uint64_t> absent{0};
-  uint64_t arena = 0;  // host memory, as the scheduler has been told
+  std::atomic<uint64_t> rounding{0};  // memory_rounding()
+  uint64_t arena = 0;                 // host memory, as the scheduler has been told
   // Some of what could leave cannot any more, on this connection. The scheduler learns that from a
   // message, which credit would overtake: such memory is not freed into it.
   bool turned_pinned = false;

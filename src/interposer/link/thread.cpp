@@ -55,6 +55,7 @@ bool map_page(Link& link, int fd) {
   link.page_memory = memory;
   auto* page = static_cast<wire::Page*>(memory);
   if (page->magic != wire::kPageMagic) return false;
+  page->program.rounding = link.rounding.load();
   link.page = page;
   return true;
 }

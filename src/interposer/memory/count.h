@@ -134,7 +134,9 @@ class Charge {
 
 // What of memory that can move has been freed is told to the scheduler.
 inline void tell_freed(const SwapFreed& freed) {
-  if (freed.bytes != 0) memory_freed(*freed.gate, {freed.bytes, freed.resident, freed.pinned});
+  if (freed.bytes == 0) return;
+  memory_rounding(*freed.gate, swap_rounding(*freed.gate, 0));
+  memory_freed(*freed.gate, {freed.bytes, freed.resident, freed.pinned});
 }
 
 // How much is counted there; 0 when nothing is.

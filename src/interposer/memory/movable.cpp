@@ -27,10 +27,13 @@ CUresult movable_allocate(const Home& home, uint64_t bytes, CUdeviceptr* address
   if (swaps && bytes < kMostBytes && !can_be_swappable(gate, bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  return allocate_movable(gate, bytes, [&](bool room) {
+  if (swaps && bytes < kMostBytes) memory_rounding(gate, swap_rounding(gate, bytes));
+  const CUresult result = allocate_movable(gate, bytes, [&](bool room) {
     if (swaps) return swap_allocate(gate, bytes, room, address);
     return managed_allocate(gate, {bytes, room, true, CU_MEM_ATTACH_GLOBAL}, address);
   });
+  if (swaps && result != CUDA_SUCCESS) memory_rounding(gate, swap_rounding(gate, 0));
+  return result;
 }
 
 CUresult movable_allocate_managed(const Home& home, uint64_t bytes, unsigned flags,

@@ -133,8 +133,15 @@ def family(_):
         raise AssertionError(f"the child has ended with {child.exitcode}")
 
 
+def listen(path):
+    """What an earlier program left there is in the way."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return Listener(path)
+
+
 def owner(path):
-    with Listener(path) as listener, listener.accept() as connection:
+    with listen(path) as listener, listener.accept() as connection:
         give(connection)
 
 
@@ -147,7 +154,7 @@ def stays(path, is_owner):
     """Shares the largest tensor, and stays until it is killed."""
     with contextlib.ExitStack() as stack:
         if is_owner:
-            connection = stack.enter_context(stack.enter_context(Listener(path)).accept())
+            connection = stack.enter_context(stack.enter_context(listen(path)).accept())
             tensor = pattern(SIZES[-1], 7)
             import torch
 

@@ -169,7 +169,7 @@ class Memory:
             return
         program = [sys.executable, str(HERE / "torch_swap.py"), "--ballast", str(max(82 // SCALE, 1))]
         codes, texts = self.bench.wait(
-            [self.bench.start("reference", program + ["--seconds", str(15 / SPEED)], self.bench.environment())], 120)
+            [self.bench.start("reference", program + ["--seconds", str(25 / SPEED)], self.bench.environment())], 120)
         reference = result_of(texts["reference"])
         if "steps" not in reference:
             raise RuntimeError(f"reference has ended with {codes['reference']}: {last_line(texts['reference'])}")
@@ -192,7 +192,7 @@ class Memory:
                 self.bench.forget([scheduler])
                 scheduler = self.start_scheduler(environment)
                 safe["killed_at"] = time.monotonic()
-            elif "killed_at" in safe and "after_gib" not in safe and time.monotonic() - safe["killed_at"] > 8:
+            elif "killed_at" in safe and "after_gib" not in safe and time.monotonic() - safe["killed_at"] > 33:
                 safe["after_gib"] = round(known / GIB, 3)
 
         codes, texts = self.bench.wait(jobs, 200, look, LOOK)
@@ -323,7 +323,7 @@ def main(words):
         "pair": (160, lambda: memory.two("pair", 10, 1.07, LAUNCHES)),
         "pair30": (270, lambda: memory.two("pair30", 30, 1.03, 2 * LAUNCHES)),
         "exchange": (110, memory.exchange),
-        "shortage": (150, memory.shortage),
+        "shortage": (140, memory.shortage),
         "four": (200, memory.four),
         "inference": (110, memory.inference),
         "torch": (300, memory.torch),

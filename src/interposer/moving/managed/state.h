@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/chunk.h"
 #include "interposer/catch/current.h"
 #include "interposer/guest/list.h"
 #include "interposer/guest/pool.h"
@@ -61,7 +62,7 @@ struct ByAddress {
 
 inline constexpr size_t kMaxLanes = 64;
 // What moves as one, and is told as one.
-inline constexpr uint64_t kLargestPiece = uint64_t{256} << 20;
+inline constexpr uint64_t kLargestPiece = largest_chunk(~uint64_t{0});
 
 // One per gate.
 struct Space {

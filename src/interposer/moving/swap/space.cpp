@@ -128,12 +128,28 @@ uint64_t swap_resident(Gate& gate) {
   return space->resident;
 }
 
+namespace {
+
+// With the space's mutex held.
+uint64_t rounding_with(const Space& space, uint64_t bytes) {
+  if (is_small(bytes) || space.granularity == 0) return space.rounding;
+  return space.rounding + round_up(bytes, space.granularity) - bytes;
+}
+
+}  // namespace
+
 uint64_t swap_in_pages(Gate& gate, uint64_t bytes) {
   Space* space = make_space(gate);
   if (space == nullptr) return bytes;
   const Lock lock(space->mutex);
-  if (!is_small(bytes) && space->granularity != 0) bytes = round_up(bytes, space->granularity);
-  return space->resident + space->absent + space->rounding + bytes;
+  return space->resident + space->absent + rounding_with(*space, bytes) + bytes;
+}
+
+uint64_t swap_rounding(Gate& gate, uint64_t bytes) {
+  Space* space = space_of(gate);
+  if (space == nullptr) return 0;
+  const Lock lock(space->mutex);
+  return rounding_with(*space, bytes);
 }
 
 bool swap_has_any(Gate& gate) {

@@ -9,6 +9,7 @@
 #include "interposer/moving/swap/extents.h"
 #include "interposer/moving/swap/hash.h"
 #include "interposer/moving/swap/swap.h"
+#include "wire/messages.h"
 
 // What is known of memory that can move, as the files of the swap engine share it.
 //

@@ -100,6 +100,8 @@ bool swap_has_any(Gate& gate);
 // What the program has takes whole pages of the device (2 MiB): how much that is, wherever it is,
 // with another allocation of so many bytes. Small ones share some, and are taken for what they are.
 uint64_t swap_in_pages(Gate& gate, uint64_t bytes);
+// Of that, what is beyond what was asked for.
+uint64_t swap_rounding(Gate& gate, uint64_t bytes);
 
 // Told how much host memory has been given and cannot be used yet. A lock of the engine is held.
 using SwapTellUntaken = void (*)(Gate& gate, uint64_t bytes);
