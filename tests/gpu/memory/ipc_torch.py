@@ -133,15 +133,8 @@ def family(_):
         raise AssertionError(f"the child has ended with {child.exitcode}")
 
 
-def listen(path):
-    """What an earlier program left there is in the way."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    return Listener(path)
-
-
 def owner(path):
-    with listen(path) as listener, listener.accept() as connection:
+    with Listener(path) as listener, listener.accept() as connection:
         give(connection)
 
 
@@ -154,7 +147,7 @@ def stays(path, is_owner):
     """Shares the largest tensor, and stays until it is killed."""
     with contextlib.ExitStack() as stack:
         if is_owner:
-            connection = stack.enter_context(stack.enter_context(listen(path)).accept())
+            connection = stack.enter_context(stack.enter_context(Listener(path)).accept())
             tensor = pattern(SIZES[-1], 7)
             import torch
 
@@ -221,7 +214,7 @@ class Check:
 
     def socket(self):
         self.count += 1
-        return f"/tmp/nvshare-ipc-{os.getpid()}-{self.count}"
+        return f"/tmp/nvshare-ipc-socket-{os.getpid()}-{self.count}"  # run directories have the other names
 
     def all_end_well(self, started):
         codes, texts = self.bench.wait(started, 180)
