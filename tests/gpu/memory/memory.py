@@ -197,7 +197,8 @@ class Memory:
 
         codes, texts = self.bench.wait(jobs, 200, look, LOOK)
         said = {name: result_of(text) for name, text in texts.items()}
-        arena = self.bench.status(environment).get("scheduler", {})
+        known = self.bench.status(environment).get("scheduler", {})
+        arena = {key: known.get(key) for key in ("arena_used", "arena_limit")}
         scheduler.process.terminate()
         entry = {"name": "shortage", "steps": reference["steps"], "codes": codes, "arena": arena,
                  "before_gib": safe.get("before_gib"), "after_gib": safe.get("after_gib"), "moved": moves.total()}
