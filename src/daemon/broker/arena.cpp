@@ -77,15 +77,23 @@ void Broker::measure_host(Time now) {
 // have more than they use. What is left is made ahead of need, because making a piece takes far
 // longer than moving memory into it.
 void Broker::fill_arena(Time now) {
+  arena_stale_ = true;
   if (arena_ == nullptr || std::exchange(filling_, true)) return;
-  arena_stale_ = false;
+  // What the core hears of it can lead to orders that need places, once or twice.
+  for (int round = 0; round < 3 && std::exchange(arena_stale_, false); ++round) hand_out_arena(now);
+  filling_ = false;
+}
+
+void Broker::hand_out_arena(Time now) {
   measure_host(now);
   Bytes left = arena_->most() - arena_used();
   Bytes lacking{};
   for (auto& [id, client] : clients_) {
     const Bytes need = round_up(core_.host_need(id).now, smallest_piece(gpus_.at(client.gpu)));
     left -= make_arena(client, need, left, true, now);
-    lacking += std::max(Bytes{}, need - client.arena_made);
+    // A client that cannot take what it is given keeps nobody from theirs.
+    const bool takes_it = client.arena_wait == Duration{};
+    if (takes_it) lacking += std::max(Bytes{}, need - client.arena_made);
   }
   if (lacking > Bytes{}) {
     reclaim_arena(lacking, now);
@@ -98,7 +106,6 @@ void Broker::fill_arena(Time now) {
     }
   }
   for (auto& [id, client] : clients_) tell_what_comes(client, now);
-  filling_ = false;
 }
 
 // What of `left` the client is given, until it has `need`.

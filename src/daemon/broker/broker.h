@@ -192,6 +192,7 @@ class Broker {
   void order(ClientId client, bool out, Bytes bytes, const core::Reason& why, Time now);
   void measure_host(Time now);
   void fill_arena(Time now);
+  void hand_out_arena(Time now);
   Bytes make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now);
   void reclaim_arena(Bytes lacking, Time now);
   Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
