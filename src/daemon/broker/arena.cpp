@@ -137,8 +137,9 @@ void Broker::reclaim_arena(Bytes lacking, Time now) {
     const Bytes excess = has - core_.host_need(id).now;
     if (excess > Bytes{}) spare.emplace_back(excess, &client);
   }
-  std::stable_sort(spare.begin(), spare.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(spare.begin(), spare.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second->id < b.second->id;
+  });
   for (auto& [excess, client] : spare) {
     if (lacking <= Bytes{}) return;
     const Bytes back = std::min(excess, lacking);

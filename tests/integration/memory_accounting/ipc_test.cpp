@@ -15,6 +15,15 @@
 
 // CUDA IPC of memory that can leave the GPU. The process opens its own memory, as if it were
 // another one: the two sides meet over a pair of sockets.
+// Owner and asker are one process here. The sanitizer does not see that a message brings a
+// descriptor, and takes its close for a race with its use by the thread that sent it.
+#ifdef __SANITIZE_THREAD__
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:^close$\nrace:impl_cuMemExportToShareableHandle\n";
+}
+#endif
+
 namespace nvshare::interposer {
 namespace {
 
