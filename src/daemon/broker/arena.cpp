@@ -36,6 +36,8 @@ Bytes Broker::arena_lingering() const {
   if (arena_ == nullptr || arena_->held().empty()) return {};
   std::map<int, Bytes> counted;
   for (const auto& [id, client] : clients_) counted[client.pid] += client.arena;
+  // What has come back since the last look is still in what was seen then.
+  for (const auto& [pid, bytes] : arena_returned_) counted[pid] += bytes;
   Bytes sum{};
   for (const auto& [pid, bytes] : arena_->held()) sum += std::max(Bytes{}, bytes - counted[pid]);
   return sum;
@@ -227,6 +229,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
   client.arena -= bytes;
   client.arena_made -= bytes;
   client.arena_returnable -= bytes;
+  arena_returned_[client.pid] += bytes;
   note(client, "host_memory_returned", {{"bytes", bytes.count}, {"left", client.arena.count}});
   // It may be needed again by now.
   fill_arena(now);
@@ -257,6 +260,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time 
   rooms_stale_ = true;
   client.arena -= bytes;
   client.arena_made -= bytes;
+  arena_returned_[client.pid] += bytes;
   // Of what was handed over together, all is missing.
   if (client.arena_tried || client.arena_wait == Duration{}) {
     client.arena_wait = std::clamp(2 * client.arena_wait, kArenaShortWait, kArenaLongWait);

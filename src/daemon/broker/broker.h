@@ -271,9 +271,10 @@ class Broker {
   std::deque<core::Decision> decisions_;  // made, and not followed yet
   std::deque<Arrival> arrivals_;
   bool following_ = false;
-  std::optional<Bytes> host_told_;  // how much the host can spare, as the core knows
-  bool filling_ = false;            // host memory is being handed out
-  bool arena_stale_ = false;        // something has changed that host memory depends on
+  std::optional<Bytes> host_told_;       // how much the host can spare, as the core knows
+  std::map<int, Bytes> arena_returned_;  // by process, since the arena was last looked at
+  bool filling_ = false;                 // host memory is being handed out
+  bool arena_stale_ = false;             // something has changed that host memory depends on
   bool rooms_stale_ = true;  // something has changed that the rooms in clients' pages depend on
 };
 

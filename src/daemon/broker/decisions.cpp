@@ -192,6 +192,7 @@ void Broker::sample(Time now) {
   sample_shares(now);
   forget_unused(now);
   fit_oversubscribed(now);
+  arena_returned_.clear();
   fill_arena(now);
   ask_for_arena(now);
   rooms_stale_ = true;  // what the host has left may have changed
