@@ -139,14 +139,14 @@ struct MemoryMoved {
 struct HostMeasured {
   std::optional<Bytes> most{};
 };
-// The driver gives whole pages: all that the client has that can move takes so much more room on
-// the GPU than was asked for. Limits are in bytes as asked for; room is what the driver takes.
+// The driver gives whole pages. A client's movable memory takes `bytes` more room on the GPU than
+// the program asked for. Limits are in bytes as asked for; room is what the driver takes.
 struct MemoryRounded {
   ClientId client;
   Bytes bytes{};
 };
 // Of the host memory that the client's memory may have to leave to, so much is still being made,
-// and so much is ready. More than both together cannot leave, unless others can pass some on.
+// and so much is ready. Without a HostMeasured, no more than both together can leave.
 struct HostMemoryComing {
   ClientId client;
   Bytes bytes{};

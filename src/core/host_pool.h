@@ -20,7 +20,7 @@ class HostPool {
   void join(const Residency& gpu) { gpus_.push_back(&gpu); }
   void leave(const Residency& gpu) { std::erase(gpus_, &gpu); }
 
-  // What clients of that GPU can have together: all but the claims of the other GPUs.
+  // The part that clients of this GPU can use: all but the claims of the other GPUs.
   Bytes left_for(const Residency& gpu) const;
 
  private:

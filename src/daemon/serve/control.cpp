@@ -219,6 +219,8 @@ struct Control::Json {
             {"swapped", swapped_on(view.id).count},
             {"incoming", moving_on(view.id, &core::ClientView::incoming).count},
             {"outgoing", moving_on(view.id, &core::ClientView::outgoing).count},
+            {"shortage", view.shortage.count},
+            {"arena_needed", view.host_claim.count},
             {"arena", arena_on(view.id).count},
             {"moves", moves(gpu.moves)}};
   }

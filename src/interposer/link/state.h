@@ -113,7 +113,7 @@ struct Link {
   uint64_t drained = 0;             // how long the last wait for the GPU took; the link's thread's
   std::atomic<bool> moving{false};  // memory is being moved: set with the mutex held
   bool lost = false;                // the connection, while memory was moved; the link's thread's
-  Word leaving{0};                  // how far the end of the process is (link_end.cpp)
+  Word leaving{0};                  // how far the end of the process is (end.cpp)
   Request requests[wire::kMostRequests];
   uint64_t next_request = 1;
 
@@ -166,7 +166,7 @@ void note_waited(Link& link);
 // The same before a call that comes a while after the last one: the GPU may have run out of work.
 void note_gap(Link& link, StreamRecord& record);
 
-// link_memory.cpp, for the link's thread alone: does what was ordered. The connection may turn out
+// memory.cpp, for the link's thread alone: does what was ordered. The connection may turn out
 // to be lost meanwhile (`lost`).
 void take_order(Link& link, const Order& order);
 void run_orders(Link& link);
@@ -174,7 +174,7 @@ void run_orders(Link& link);
 // gives back what it has brought, or `gives_way` with all that can leave.
 bool bring_all_back(Link& link, bool gives_way);
 
-// link_end.cpp: the process ends. What it has on the GPU is given back before the kernel takes the
+// end.cpp: the process ends. What it has on the GPU is given back before the kernel takes the
 // process apart, which takes seconds where there is much pinned host memory.
 // While the GPU may still be looked at: who has just been at work holds a grant.
 void give_back_first(Link& link);
@@ -182,7 +182,7 @@ void begin_to_leave(Link& link);
 // Not for ever; what is not given back by then the kernel gives back.
 void wait_until_left(Link& link);
 
-// link_thread.cpp: with the link's mutex held, nothing of the link on the GPU and no way there: the
+// thread.cpp: with the link's mutex held, nothing of the link on the GPU and no way there: the
 // grant goes back.
 void give_grant_back(Link& link, const struct Done& done);
 // Takes the messages that have arrived; false when the connection is gone.

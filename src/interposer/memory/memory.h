@@ -3,7 +3,7 @@
 #include "interposer/catch/driver.h"
 
 // What the program has allocated on its devices, on every road, and the limit on it:
-// docs/memory.md. The bodies of the driver functions concerned are in memory_*.cpp (own_memory.def
+// docs/memory.md. The bodies of the driver functions concerned are in this folder (own_memory.def
 // lists them).
 namespace nvshare::interposer {
 

@@ -6,7 +6,7 @@
 #include "interposer/memory/count.h"
 #include "interposer/memory/memory.h"
 
-// The pools that memory in stream order comes from (memory_stream.cpp): where each of them is, and
+// The pools that memory in stream order comes from (stream.cpp): where each of them is, and
 // that what it keeps does not stay on the device while others need the room.
 namespace nvshare::interposer {
 namespace {

@@ -5,7 +5,7 @@
 #include "interposer/memory/pool.h"
 
 // Memory in stream order. In a stream that is being captured, an allocation is a node of a graph
-// and counts with that (memory_graph.cpp), and a free is one too.
+// and counts with that (graph.cpp), and a free is one too.
 namespace nvshare::interposer {
 namespace {
 

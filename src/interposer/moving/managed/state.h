@@ -92,7 +92,7 @@ inline constexpr uint32_t kImpossible = 2;
 
 extern PerGate<Space> g_spaces;
 
-// --- managed_space.cpp; with the space's mutex held
+// --- space.cpp; with the space's mutex held
 
 // A record of so many bytes, with its pieces, which nobody knows of yet; null when there is no
 // memory. Ends with give_record().
@@ -111,7 +111,7 @@ inline bool is_resident(const Piece& piece) {
 // How much of it is on the GPU.
 uint64_t resident_bytes(const Allocation& allocation);
 
-// --- managed_context.cpp
+// --- context.cpp
 
 // What we have in the context; made when there is nothing yet. Null when there is no place for it.
 // Takes the space's mutex.

@@ -75,7 +75,7 @@ void arena_close_incoming(const Arena& arena);
 // Waits a little for more of a segment that is on its way.
 void arena_wait(Arena& arena);
 
-// --- swap_return.cpp
+// --- return.cpp
 
 // Host memory that was given to us, as far as it is there.
 bool arena_has_any(Arena& arena);
@@ -83,7 +83,7 @@ bool arena_has_any(Arena& arena);
 // of the same segment stay. False when they do not.
 bool unmap_slab(char* memory, uint64_t bytes);
 
-// --- swap_pin.cpp
+// --- pin.cpp
 
 // Has what takes long done ahead of need, by a thread of ours, when there is host memory: what is
 // not pinned is, when there is a context to do it in, and all contexts get what moving takes.

@@ -70,14 +70,14 @@ extern Maps g_maps;
 // Whether there is any place. While there is none, nobody need look.
 extern std::atomic<uint64_t> g_place_count;
 
-// --- swap_places.cpp: the driver's part. For whoever may touch the chunk.
+// --- places.cpp: the driver's part. For whoever may touch the chunk.
 
 // Physical memory that is there is mapped wherever the program has mapped it.
 CUresult map_places(Backing& backing);
 // It is mapped nowhere, but perhaps by us. False when some is left.
 bool unmap_places(Backing& backing);
 
-// --- swap_backing.cpp: with the mutex of the maps held
+// --- backing.cpp: with the mutex of the maps held
 
 // The one that a handle of the program's stands for; null when it stands for nothing.
 Backing* find_backing(CUmemGenericAllocationHandle handle);

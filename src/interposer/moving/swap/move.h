@@ -2,7 +2,7 @@
 
 #include "interposer/moving/swap/state.h"
 
-// Moving, as swap_out.cpp and swap_in.cpp share it. Chunks move in batches, of which one is begun
+// Moving, as out.cpp and in.cpp share it. Chunks move in batches, of which one is begun
 // while the one before it is under way: the link to the host never waits for the driver's other
 // work.
 namespace nvshare::interposer {

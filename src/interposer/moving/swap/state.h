@@ -157,7 +157,7 @@ struct Space {
   Arena arena;
 };
 
-// --- swap_space.cpp
+// --- space.cpp
 
 // The gate's; null when there is none yet.
 Space* space_of(const Gate& gate);
@@ -195,7 +195,7 @@ void wait_until_still(Region& region);
 // Whoever waits for a chunk looks again.
 void wake_waiters(Space& space);
 
-// --- swap_physical.cpp: what the driver is asked for. No lock is needed.
+// --- physical.cpp: what the driver is asked for. No lock is needed.
 
 // Physical memory under the chunk's addresses. When that fails, the chunk is as it was, but for
 // what the driver would not take back.
@@ -205,14 +205,14 @@ CUmemAllocationProp plain_kind(CUdevice device, bool exportable);
 // No physical memory under its addresses. False when some is left.
 bool make_absent(Chunk& chunk);
 
-// --- swap_places.cpp: the same
+// --- places.cpp: the same
 
 // The chunk's address is one where all of it can be read, and (`write`) written to.
 bool open_chunk(Chunk& chunk, bool write);
 // That is over. False when it is still open, which does no harm while the chunk is there.
 bool close_chunk(Chunk& chunk);
 
-// --- swap_region.cpp
+// --- region.cpp
 
 // What the driver gives memory of the device in whole multiples of. Takes the space's mutex.
 CUresult find_granularity(Space& space, CUdevice device);
@@ -225,24 +225,24 @@ void release_region(Region& region);
 // Tries again what could not be given back. Takes the space's mutex.
 void release_leftovers(Space& space);
 
-// --- swap_allocate.cpp
+// --- allocate.cpp
 
 // Where the region's blocks end, it is taken out of the list that they are given out from. With the
 // space's mutex held.
 void unlist_shared(Region& region);
 
-// --- swap_free.cpp
+// --- free.cpp
 
 // What was freed when nobody could wait for the GPU, and what the driver did not take back, is
 // released when it can be now. Takes the space's mutex.
 void tidy(Space& space);
 
-// --- swap_backing.cpp
+// --- backing.cpp
 
 // In the child of a fork.
 void forget_backings();
 
-// --- swap_context.cpp
+// --- context.cpp
 
 // What we have in the context; made when there is nothing yet. Null when there is no place for it.
 // Takes the space's mutex.
