@@ -185,8 +185,8 @@ void Scheduler::hand_out_arena() {
     if (client == broker_.clients().end()) continue;
     const UniqueFd theirs = std::move(piece.memory->theirs);
     const Bytes bytes = piece.bytes;
-    arena_->keep(client->second.pid, std::move(piece));
-    broker_.arena_ready(client->first, theirs.get(), bytes, reactor_.now());
+    const SegmentId segment = arena_->keep(client->second.pid, std::move(piece));
+    broker_.arena_ready(client->first, theirs.get(), bytes, reactor_.now(), segment);
   }
 }
 

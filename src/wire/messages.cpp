@@ -41,6 +41,12 @@ size_t size_of(Type type) {
     NVSHARE_MESSAGE(IpcPiece);
     NVSHARE_MESSAGE(IpcWanted);
     NVSHARE_MESSAGE(IpcPeer);
+    NVSHARE_MESSAGE(ArenaTaken);
+    NVSHARE_MESSAGE(ArenaPassed);
+    NVSHARE_MESSAGE(ArenaClosed);
+    NVSHARE_MESSAGE(ArenaShared);
+    NVSHARE_MESSAGE(ArenaYours);
+    NVSHARE_MESSAGE(ArenaClose);
 #undef NVSHARE_MESSAGE
   }
   return 0;

@@ -15,11 +15,13 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 4;
+inline constexpr uint16_t kMinor = 5;
 // From this one on a program may be told to wait for memory that cannot move.
 inline constexpr uint16_t kMinorPinnedWaits = 1;
 // From this one on the scheduler brings programs together that share memory (IpcOpen).
 inline constexpr uint16_t kMinorIpc = 4;
+// From this one on programs of one home share host memory (ArenaShared).
+inline constexpr uint16_t kMinorSharedArena = 5;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
@@ -44,6 +46,9 @@ enum class Type : uint16_t {
   IpcExports = 13,     // the name by which IPC handles of this process call it
   IpcOpen = 14,        // bring me to the owner of this memory; instead of a Hello
   IpcPiece = 15,       // from program to program: a chunk of shared memory, with its descriptor
+  ArenaTaken = 16,     // these slabs of an ArenaShared are mapped
+  ArenaPassed = 17,    // these slabs are free: another program may have them
+  ArenaClosed = 18,    // these slabs are not mapped any more
   // From the scheduler.
   Welcome = 64,          // with the descriptor of the shared page, to a Hello
   Refused = 65,          // the last word: the connection is closed behind it
@@ -62,6 +67,9 @@ enum class Type : uint16_t {
   Shortage = 78,   // to `nvshare run`: one of its programs was refused memory
   IpcWanted = 79,  // with a socket: the program at its other end asks for shared memory
   IpcPeer = 80,    // to an IpcOpen, with a socket to the owner; the connection is closed behind it
+  ArenaShared = 81,  // with the descriptor of host memory that programs of one home share
+  ArenaYours = 82,   // these slabs of it are the program's
+  ArenaClose = 83,   // these slabs of it go: unmap them
 };
 
 struct Header {
@@ -298,6 +306,42 @@ struct ArenaMissing {
   Header header;
   uint64_t bytes;
 };
+
+// Host memory that several programs have mapped and pinned at the same time changes hands by a
+// message alone, in slabs. A program uses only the slabs that are its own. Each slab is a bit; the
+// last slab of a segment may be shorter.
+inline constexpr uint64_t kSlabBytes = uint64_t{16} << 20;
+inline constexpr uint64_t kMostSlabs = 64;  // of a segment
+
+// With a descriptor. The program maps and pins the slabs that are `there`, and answers ArenaTaken.
+// Of these, `owned` are its own already. A program that could not map a slab of its own says
+// ArenaPassed, too.
+struct ArenaShared {
+  static constexpr Type kType = Type::ArenaShared;
+  Header header;
+  uint64_t segment;  // its name on this connection, never 0
+  uint64_t bytes;
+  uint64_t owned;
+  uint64_t there;
+};
+
+// Slabs of one segment.
+template <Type kOf>
+struct SlabMessage {
+  static constexpr Type kType = kOf;
+  Header header;
+  uint64_t segment;
+  uint64_t slabs;
+  uint64_t missing;  // of ArenaPassed; not 0: they could not be mapped
+};
+
+using ArenaTaken = SlabMessage<Type::ArenaTaken>;
+// After an ArenaNeed, at most what that asked for; or slabs that could not be mapped.
+using ArenaPassed = SlabMessage<Type::ArenaPassed>;
+using ArenaClosed = SlabMessage<Type::ArenaClosed>;
+using ArenaYours = SlabMessage<Type::ArenaYours>;
+// Never of slabs that are the program's own. Answered with ArenaClosed.
+using ArenaClose = SlabMessage<Type::ArenaClose>;
 
 // Something in the page's limits changed.
 struct Limits {

@@ -33,24 +33,30 @@ Bytes arena_unit(const GpuRecord& gpu) {
 // A process may keep what its client was given. A client that comes back from the same process, and
 // says what it has kept, is counted once.
 Bytes Broker::arena_lingering() const {
-  if (arena_ == nullptr || arena_->held().empty()) return {};
+  if (arena_ == nullptr) return {};
+  const auto& orphaned = shared_.held_by_orphans();
+  if (arena_->held().empty() && orphaned.empty()) return {};
   std::map<int, Bytes> counted;
-  for (const auto& [id, client] : clients_) counted[client.pid] += client.arena;
+  for (const auto& [id, client] : clients_) {
+    counted[client.pid] += client.arena - shared_.owned_by(id);
+  }
   // What has come back since the last look is still in what was seen then.
   for (const auto& [pid, bytes] : arena_returned_) counted[pid] += bytes;
   Bytes sum{};
-  for (const auto& [pid, bytes] : arena_->held()) sum += std::max(Bytes{}, bytes - counted[pid]);
+  std::map<int, Bytes> held = arena_->held();
+  for (const auto& [pid, bytes] : orphaned) held[pid] += bytes;
+  for (const auto& [pid, bytes] : held) sum += std::max(Bytes{}, bytes - counted[pid]);
   return sum;
 }
 
 Bytes Broker::arena_used() const {
-  Bytes sum = arena_lingering();
+  Bytes sum = arena_lingering() + shared_.unowned();
   for (const auto& [id, client] : clients_) sum += client.arena_made;
   return sum;
 }
 
 Bytes Broker::arena_given() const {
-  Bytes sum = arena_lingering();
+  Bytes sum = arena_lingering() + shared_.unowned();
   for (const auto& [id, client] : clients_) sum += client.arena;
   return sum;
 }
@@ -92,22 +98,29 @@ void Broker::hand_out_arena(Time now) {
   Bytes lacking{};
   for (auto& [id, client] : clients_) {
     const Bytes need = round_up(core_.host_need(id).now, smallest_piece(gpus_.at(client.gpu)));
+    give_shared(client, need, now);
     left -= make_arena(client, need, left, true, now);
     // A client that cannot take what it is given keeps nobody from theirs.
     const bool takes_it = client.arena_wait == Duration{};
-    if (takes_it) lacking += std::max(Bytes{}, need - client.arena_made);
+    const Bytes lacks = takes_it ? std::max(Bytes{}, need - client.arena_made) : Bytes{};
+    if (lacks > Bytes{}) close_shared(shared_.close_others(client.home, lacks));
+    lacking += lacks;
   }
   if (lacking > Bytes{}) {
     reclaim_arena(lacking, now);
   } else {
     for (const bool in_part : {false, true}) {
       for (auto& [id, client] : clients_) {
-        const Bytes unit = arena_unit(gpus_.at(client.gpu));
-        left -= make_arena(client, round_up(core_.host_need(id).ahead, unit), left, in_part, now);
+        const Bytes need = round_up(core_.host_need(id).ahead, arena_unit(gpus_.at(client.gpu)));
+        give_shared(client, need, now);
+        left -= make_arena(client, need, left, in_part, now);
       }
     }
   }
-  for (auto& [id, client] : clients_) tell_what_comes(client, now);
+  for (auto& [id, client] : clients_) {
+    offer_ahead(client, core_.host_need(id).ahead);
+    tell_what_comes(client, now);
+  }
 }
 
 // What of `left` the client is given, until it has `need`.
@@ -225,9 +238,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
                                           message.bytes, most.count));
   }
   const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
-  rooms_stale_ = true;
-  client.arena -= bytes;
-  client.arena_made -= bytes;
+  lose_arena(client, bytes);
   client.arena_returnable -= bytes;
   arena_returned_[client.pid] += bytes;
   note(client, "host_memory_returned", {{"bytes", bytes.count}, {"left", client.arena.count}});
@@ -257,10 +268,18 @@ void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time 
                                           message.bytes, client.arena.count));
   }
   const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
+  lose_arena(client, bytes);
+  arena_returned_[client.pid] += bytes;
+  miss_arena(client, bytes, now);
+}
+
+void Broker::lose_arena(ClientRecord& client, Bytes bytes) {
   rooms_stale_ = true;
   client.arena -= bytes;
   client.arena_made -= bytes;
-  arena_returned_[client.pid] += bytes;
+}
+
+void Broker::miss_arena(ClientRecord& client, Bytes bytes, Time now) {
   // Of what was handed over together, all is missing.
   if (client.arena_tried || client.arena_wait == Duration{}) {
     client.arena_wait = std::clamp(2 * client.arena_wait, kArenaShortWait, kArenaLongWait);
@@ -272,7 +291,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time 
   tell_what_comes(client, now);
 }
 
-void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now) {
+void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now, SegmentId segment) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   // It is needed: no more goes back for that it is there.
@@ -280,6 +299,7 @@ void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now) {
   client->arena += bytes;
   client->arena_given.push_back({now, bytes});
   if (client->arena_tried) client->arena_again = now + kArenaNoticed;
+  if (segment != 0 && shares(*client)) return hand_over_shared(*client, segment, bytes, descriptor);
   auto message = wire::make<wire::Arena>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
   outbox_.hand_over(id, message.header, descriptor);

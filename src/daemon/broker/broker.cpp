@@ -372,6 +372,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.gpu = gpu;
   client.pid = peer.pid;
   client.uid = peer.uid;
+  client.home = peer.home;
   client.minor = hello.minor;
   client.program = printable(hello.program, sizeof hello.program);
   client.page = &page;
@@ -482,7 +483,9 @@ void Broker::leave(ClientId id, Time now) {
   gpu.doubted.erase(id);
   tenant.clients.erase(id);
   tenant.empty_since = now;
+  const auto closing = shared_.leave(id, client->pid);
   clients_.erase(id);
+  close_shared(closing);
   if (const auto gone = step(core::ClientGone{id}, now); !gone) {
     log_.error("client_not_forgotten", {{"client", id.value}, {"reason", gone.error().message}});
   }

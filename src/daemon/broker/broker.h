@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "core/core.h"
 #include "daemon/broker/host_arena.h"
 #include "daemon/broker/records.h"
+#include "daemon/broker/shared_arena.h"
 #include "daemon/broker/trace.h"
 #include "daemon/log.h"
 #include "wire/messages.h"
@@ -37,6 +39,8 @@ class Outbox {
 struct Peer {
   int pid = 0;
   std::uint32_t uid = 0;
+  // Its container or user: programs of one home share host memory. Empty: it shares with nobody.
+  std::string home{};
 };
 
 // Between programs and the core: messages become events, decisions become messages. No sockets and
@@ -93,7 +97,7 @@ class Broker {
   // Without one there is no host memory to swap out to. `arena` outlives the broker.
   void set_arena(HostArena& arena) { arena_ = &arena; }
   // A piece is there; the descriptor stays the caller's.
-  void arena_ready(ClientId client, int descriptor, Bytes bytes, Time now);
+  void arena_ready(ClientId client, int descriptor, Bytes bytes, Time now, SegmentId segment = 0);
   void arena_failed(ClientId client, Bytes bytes, std::string_view why, Time now);
   // Looks what clients have allocated without asking. Whoever wants to know exactly what they have
   // does this first.
@@ -146,6 +150,9 @@ class Broker {
   void take(ClientRecord& client, const wire::ArenaReturned& message, Time now);
   void take(ClientRecord& client, const wire::ArenaKept& message, Time now);
   void take(ClientRecord& client, const wire::ArenaMissing& message, Time now);
+  void take(ClientRecord& client, const wire::ArenaTaken& message, Time now);
+  void take(ClientRecord& client, const wire::ArenaPassed& message, Time now);
+  void take(ClientRecord& client, const wire::ArenaClosed& message, Time now);
 
   // Memory.
   struct Refusal {
@@ -199,6 +206,17 @@ class Broker {
   void tell_what_comes(ClientRecord& client, Time now);
   void ask_for_arena(Time now);
   void tell_arena_need(ClientRecord& client, Bytes bytes);
+  void lose_arena(ClientRecord& client, Bytes bytes);
+  void miss_arena(ClientRecord& client, Bytes bytes, Time now);
+  // Host memory that clients of one home share: passing.cpp.
+  static bool shares(const ClientRecord& client);
+  void hand_over_shared(ClientRecord& client, SegmentId segment, Bytes bytes, int descriptor);
+  Bytes give_shared(ClientRecord& client, Bytes need, Time now);
+  bool offer_shared(ClientRecord& client, bool free_only);
+  void offer_ahead(ClientRecord& client, Bytes need);
+  void close_shared(const std::vector<SlabClosing>& closing);
+  void release_closed();
+  void tidy_shared(Time now);
   void disconnect(const ClientRecord& client, std::string_view why);
 
   // Decisions.
@@ -273,9 +291,10 @@ class Broker {
   bool following_ = false;
   std::optional<Bytes> host_told_;       // how much the host can spare, as the core knows
   std::map<int, Bytes> arena_returned_;  // by process, since the arena was last looked at
-  bool filling_ = false;                 // host memory is being handed out
-  bool arena_stale_ = false;             // something has changed that host memory depends on
-  bool rooms_stale_ = true;  // something has changed that the rooms in clients' pages depend on
+  SharedArena shared_;
+  bool filling_ = false;      // host memory is being handed out
+  bool arena_stale_ = false;  // something has changed that host memory depends on
+  bool rooms_stale_ = true;   // something has changed that the rooms in clients' pages depend on
 };
 
 // How a client is watched: freely when nobody else is on its GPU and no limit binds it.

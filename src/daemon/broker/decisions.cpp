@@ -193,6 +193,7 @@ void Broker::sample(Time now) {
   forget_unused(now);
   fit_oversubscribed(now);
   arena_returned_.clear();
+  tidy_shared(now);
   fill_arena(now);
   ask_for_arena(now);
   rooms_stale_ = true;  // what the host has left may have changed

@@ -2,8 +2,10 @@
 
 #include <map>
 
+#include "base/unique_fd.h"
 #include "base/units.h"
 #include "daemon/broker/records.h"
+#include "daemon/broker/shared_arena.h"
 
 namespace nvshare::daemon {
 
@@ -19,6 +21,16 @@ class HostArena {
   // What processes still have of what was handed to them, by process id: also what its client has
   // given back by its own word only, or has kept beyond its connection.
   virtual const std::map<int, Bytes>& held() const = 0;
+
+  // --- memory that several clients have, by the segment that Broker::arena_ready() named
+  // Nobody counts as its holder: the broker keeps a book of it (SharedArena).
+  virtual void share(SegmentId segment) = 0;
+  // Another descriptor of it; none when it is gone.
+  virtual UniqueFd reopen(SegmentId segment) = 0;
+  // The pages of these slabs go back to the machine.
+  virtual void release(SegmentId segment, Slabs slabs) = 0;
+  // Whether the process may still have what it had.
+  virtual bool lives(int pid) = 0;
 };
 
 }  // namespace nvshare::daemon

@@ -42,6 +42,12 @@ void Broker::packet(ClientId id, const wire::Header* header, Time now) {
       return take(*client, *wire::as<wire::ArenaKept>(header), now);
     case wire::Type::ArenaMissing:
       return take(*client, *wire::as<wire::ArenaMissing>(header), now);
+    case wire::Type::ArenaTaken:
+      return take(*client, *wire::as<wire::ArenaTaken>(header), now);
+    case wire::Type::ArenaPassed:
+      return take(*client, *wire::as<wire::ArenaPassed>(header), now);
+    case wire::Type::ArenaClosed:
+      return take(*client, *wire::as<wire::ArenaClosed>(header), now);
     case wire::Type::Hello:
     case wire::Type::RunBegin:
       return disconnect(*client, "a second hello");

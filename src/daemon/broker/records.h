@@ -114,6 +114,7 @@ struct ClientRecord {
   GpuId gpu;
   int pid = 0;
   std::uint32_t uid = 0;
+  std::string home;  // of Peer
   std::string program;
   std::uint16_t minor = 0;  // version of the protocol that it speaks
   wire::Page* page = nullptr;

@@ -3,6 +3,7 @@
 // A broker with a hand on its clock, and what it has told its clients, for tests.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -74,6 +75,13 @@ class FakeArena final : public HostArena {
 
   const std::map<int, Bytes>& held() const override { return held_by; }
 
+  void share(SegmentId) override {}
+  UniqueFd reopen(SegmentId) override { return UniqueFd(dup(2)); }
+  void release(SegmentId segment, Slabs slabs) override { released[segment] |= slabs; }
+  bool lives(int pid) override { return alive.contains(pid); }
+
+  std::map<SegmentId, Slabs> released;
+  std::set<int> alive;
   std::map<int, Bytes> held_by;
   bool by_hand = false;
   Bytes limit = gib(1024);

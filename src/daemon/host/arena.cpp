@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/mount.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -118,18 +120,59 @@ void Arena::refresh(Bytes given, Bytes brought) {
   possible_ = given + host_.left();
 }
 
-void Arena::keep(int pid, Piece piece) {
+SegmentId Arena::keep(int pid, Piece piece) {
   held_[pid] += piece.bytes;
-  kept_.push_back({pid, std::move(piece.memory->own)});
+  const SegmentId segment = next_segment_++;
+  kept_.emplace(segment, Kept{pid, piece.bytes, std::move(piece.memory->own)});
+  return segment;
 }
 
 void Arena::look() {
   held_.clear();
-  std::erase_if(kept_, [&](const Kept& one) {
-    const Bytes bytes = still_held(one.own.get());
-    if (bytes > Bytes{}) held_[one.pid] += bytes;
+  std::erase_if(kept_, [&](const auto& one) {
+    const Kept& kept = one.second;
+    const Bytes bytes = still_held(kept.own.get());
+    if (bytes > Bytes{} && kept.pid != 0) held_[kept.pid] += bytes;
     return bytes == Bytes{};
   });
+}
+
+void Arena::share(SegmentId segment) {
+  const auto at = kept_.find(segment);
+  if (at == kept_.end()) return;
+  const int pid = std::exchange(at->second.pid, 0);
+  if ((held_[pid] -= at->second.bytes) <= Bytes{}) held_.erase(pid);
+}
+
+UniqueFd Arena::reopen(SegmentId segment) {
+  const auto at = kept_.find(segment);
+  return at == kept_.end() ? UniqueFd() : open_again(at->second.own.get());
+}
+
+void Arena::release(SegmentId segment, Slabs slabs) {
+  const auto at = kept_.find(segment);
+  if (at == kept_.end()) return;
+  for (Slabs left = slabs; left != 0; left &= left - 1) {
+    const auto offset = static_cast<off_t>(wire::kSlabBytes) * std::countr_zero(left);
+    const off_t bytes = std::min(static_cast<off_t>(wire::kSlabBytes),
+                                 static_cast<off_t>(at->second.bytes.count) - offset);
+    (void)fallocate(at->second.own.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset,
+                    bytes);
+  }
+}
+
+// A process that has ended has let go of its files, and with them of the GPU, before it says so.
+bool Arena::lives(int pid) {
+  auto at = processes_.find(pid);
+  if (at == processes_.end()) {
+    UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!process) return errno != ESRCH;
+    at = processes_.emplace(pid, std::move(process)).first;
+  }
+  pollfd ended{at->second.get(), POLLIN, 0};
+  if (poll(&ended, 1, 0) == 0) return true;
+  processes_.erase(at);
+  return false;
 }
 
 void Arena::make(ClientId client, Bytes bytes) {

@@ -14,6 +14,7 @@
 #include "base/unique_fd.h"
 #include "daemon/broker/host_arena.h"
 #include "daemon/host/host_memory.h"
+#include "wire/messages.h"
 
 namespace nvshare::daemon {
 
@@ -58,15 +59,21 @@ class Arena final : public HostArena {
   // Becomes readable when there are any.
   int ready() const { return ready_.get(); }
   std::vector<Piece> take();
-  // A piece goes to that process. It counts as held until nobody has it any more.
-  void keep(int pid, Piece piece);
+  // A piece goes to that process. It counts as held until nobody has it any more. Answers its name.
+  SegmentId keep(int pid, Piece piece);
   // Looks what has become of the pieces: about once a second.
   void look();
   const std::map<int, Bytes>& held() const override { return held_; }
 
+  void share(SegmentId segment) override;
+  UniqueFd reopen(SegmentId segment) override;
+  void release(SegmentId segment, Slabs slabs) override;
+  bool lives(int pid) override;
+
  private:
   struct Kept {
-    int pid = 0;
+    int pid = 0;  // 0: several processes have it
+    Bytes bytes{};
     UniqueFd own;
   };
   struct Wish {
@@ -78,14 +85,17 @@ class Arena final : public HostArena {
   Result<MadeMemory> make_one(Bytes bytes, Bytes beside) const;
 
   static constexpr Bytes kPiece = gib(1);  // at most: the first is there soon
+  static_assert(kPiece.count <= static_cast<std::int64_t>(wire::kSlabBytes * wire::kMostSlabs));
 
   const ArenaLimit rule_;
   Bytes limit_{};
   Bytes promised_{};    // the limit does not sink below this
   Bytes could_have_{};  // when it was last looked at: with what was made for clients
   Bytes possible_{};
-  std::vector<Kept> kept_;
-  std::map<int, Bytes> held_;  // of kept_, when it was last looked at
+  std::map<SegmentId, Kept> kept_;
+  SegmentId next_segment_ = 1;
+  std::map<int, Bytes> held_;          // of kept_, when it was last looked at
+  std::map<int, UniqueFd> processes_;  // that were asked about, and lived
   const HostMemory host_;
   const UniqueFd mount_ = mount_huge_memory();
   UniqueFd ready_;

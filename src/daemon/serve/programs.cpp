@@ -220,6 +220,8 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   auto page = SharedPage::make();
   if (!page) return refuse(session, page.error().message);
   session.page = std::move(*page);
+  const TenantName home = processes_.tenant_of(session.peer.pid, session.peer.uid);
+  session.peer.home = fmt::format("{}/{}/{}", home.uid, name_of(home.kind), home.name);
   const auto greet = [&](wire::Welcome welcome) {
     session.client = ClientId{welcome.client};
     by_client_[*session.client] = session.id;

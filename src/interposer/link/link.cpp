@@ -522,6 +522,46 @@ void arena_missing(Gate& gate, uint64_t bytes) {
   tell_less_arena<wire::ArenaMissing>(gate, bytes);
 }
 
+namespace {
+
+// With the link's mutex held.
+template <typename Message>
+void tell_slabs(Link& link, const SwapSlabs& which, bool missing = false) {
+  auto message = wire::make<Message>();
+  message.segment = which.segment;
+  message.slabs = which.slabs;
+  message.missing = missing ? 1 : 0;
+  tell(link, message.header);
+}
+
+}  // namespace
+
+void arena_slabs(Gate& gate, SlabNews news, const SwapSlabs& which) {
+  const KeepErrno keep;
+  Link& link = *gate.link;
+  const bool missing = news == SlabNews::kMissing;
+  Lock lock(link.mutex);
+  const bool less = missing || news == SlabNews::kPassed;
+  if (less) link.arena -= which.bytes;
+  if (link.phase == Phase::Unmanaged) return;
+  if (link.connection.load() != which.connection) {
+    // The scheduler of now was told that the program has it.
+    if (!less || which.bytes == 0) return;
+    auto message = wire::make<wire::ArenaMissing>();
+    message.bytes = which.bytes;
+    return tell(link, message.header);
+  }
+  switch (news) {
+    case SlabNews::kTaken:
+      return tell_slabs<wire::ArenaTaken>(link, which);
+    case SlabNews::kClosed:
+      return tell_slabs<wire::ArenaClosed>(link, which);
+    case SlabNews::kPassed:
+    case SlabNews::kMissing:
+      return tell_slabs<wire::ArenaPassed>(link, which, missing);
+  }
+}
+
 wire::Backend memory_backend(const Gate& gate) {
   return gate.link->backend.load(std::memory_order_relaxed);
 }

@@ -10,6 +10,9 @@
 // A device's connection to the scheduler, and the thread that serves it.
 namespace nvshare::interposer {
 
+enum class SlabNews;
+struct SwapSlabs;
+
 // The gate of the current context's device, connected to the scheduler (or known to have none). The
 // first call for a device connects; null without a current context or in the child of a fork.
 Gate* gate_of_current_device();
@@ -103,6 +106,8 @@ void arena_untaken(Gate& gate, uint64_t bytes);
 void arena_returned(Gate& gate, uint64_t bytes);
 // So much that was given, and counted, is not there.
 void arena_missing(Gate& gate, uint64_t bytes);
+// As SwapTellSlabs.
+void arena_slabs(Gate& gate, SlabNews news, const SwapSlabs& which);
 
 // What becomes of plain allocations.
 wire::Backend memory_backend(const Gate& gate);

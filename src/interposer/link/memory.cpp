@@ -1,6 +1,8 @@
 // What the scheduler orders to be moved, by the link's thread.
 #include "interposer/memory/memory.h"
 
+#include <poll.h>
+
 #include "interposer/gate/records.h"
 #include "interposer/link/state.h"
 #include "interposer/moving/managed/managed.h"
@@ -72,6 +74,12 @@ uint64_t more_to_bring_in(Moving& moving) {
   return more;
 }
 
+void wait_for_message(const Link& link, uint64_t nanoseconds) {
+  pollfd socket{link.socket, POLLIN, 0};
+  const timespec time{0, static_cast<long>(nanoseconds)};
+  ppoll(&socket, 1, &time, nullptr);
+}
+
 // Others wait for the room, and the program's threads for answers of the scheduler.
 bool moved_some(void* argument, SwapMoved& moved) {
   Moving& moving = *static_cast<Moving*>(argument);
@@ -82,6 +90,8 @@ bool moved_some(void* argument, SwapMoved& moved) {
   if (moved.in > 0) tell_in(moving, moved);
   if (stopped_looking()) return false;
   if (link.socket < 0) return true;
+  if (moved.wait > 0) wait_for_message(link, moved.wait);
+  moved.wait = 0;
   if (!pump(link)) link.lost = true;
   if (in && !link.lost) moved.more = more_to_bring_in(moving);
   return !link.lost;

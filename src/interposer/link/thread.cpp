@@ -258,6 +258,24 @@ void take(Link& link, const wire::Arena& message, int* descriptor) {
   *descriptor = -1;
 }
 
+void take(Link& link, const wire::ArenaShared& message, int* descriptor) {
+  const SwapSharedSegment segment{link.connection.load(), message.segment, message.bytes,
+                                  message.owned, message.there};
+  {
+    Lock lock(link.mutex);
+    link.arena += swap_slab_bytes(message.bytes, message.owned);
+  }
+  swap_add_shared(link.gate, *descriptor, segment, arena_untaken, arena_missing, arena_slabs);
+  *descriptor = -1;
+}
+
+void take(Link& link, const wire::ArenaYours& message) {
+  const uint64_t bytes =
+      swap_slabs_given(link.gate, link.connection.load(), message.segment, message.slabs);
+  Lock lock(link.mutex);
+  link.arena += bytes;
+}
+
 void answer(Link& link, uint64_t number, Request::Answer what) {
   Lock lock(link.mutex);
   for (Request& request : link.requests) {
@@ -294,6 +312,12 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
     take_order(link, {in->order, in->bytes, false});
   } else if (const auto* arena = wire::as<wire::Arena>(header)) {
     take(link, *arena, descriptor);
+  } else if (const auto* shared = wire::as<wire::ArenaShared>(header)) {
+    take(link, *shared, descriptor);
+  } else if (const auto* yours = wire::as<wire::ArenaYours>(header)) {
+    take(link, *yours);
+  } else if (const auto* close = wire::as<wire::ArenaClose>(header)) {
+    swap_slabs_close(link.gate, link.connection.load(), close->segment, close->slabs);
   } else if (const auto* need = wire::as<wire::ArenaNeed>(header)) {
     swap_arena_need(link.gate, need->bytes, arena_returned);
   } else if (const auto* wanted = wire::as<wire::IpcWanted>(header)) {
@@ -462,6 +486,7 @@ bool come_back(Link& link, int socket) {
     close_gate(link.gate);
     drain(link);
   }
+  swap_forget_shared(link.gate);
   Lock lock(link.mutex);
   auto hello = hello_of(link);
   if (wire::send(socket, &hello.header, true) == 0 && take_welcome(link, socket)) {

@@ -13,7 +13,6 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kLittle = 10'000'000;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
@@ -44,7 +43,7 @@ char* map_segment(const Segment& segment) {
 }
 
 // Known before it is pinned, so that it is unpinned with its context; used afterwards.
-Slab* list_slab(Arena& arena, char* memory, uint64_t bytes) {
+Slab* list_slab(Arena& arena, char* memory, uint64_t bytes, SharedSegment* shared, size_t index) {
   const Lock lock(arena.mutex);
   Slab* slab = arena.slabs;
   while (slab != nullptr && slab->memory != nullptr) slab = slab->next;
@@ -56,40 +55,55 @@ Slab* list_slab(Arena& arena, char* memory, uint64_t bytes) {
   }
   slab->memory = memory;
   slab->bytes = bytes;
-  arena.bytes += bytes;
+  slab->shared = shared;
+  slab->index = static_cast<uint32_t>(index);
+  if (shared == nullptr) arena.bytes += bytes;
   return slab;
 }
 
-// False when it cannot be used, and is not there any more.
-bool add_slab(Space& space, char* memory, uint64_t bytes) {
-  Slab* slab = populate(memory, bytes) ? list_slab(space.arena, memory, bytes) : nullptr;
-  if (slab == nullptr) {
+// What others may have is not given back to the machine.
+void unmap_unused(char* memory, uint64_t bytes, const SharedSegment* shared) {
+  if (shared == nullptr) {
     unmap_slab(memory, bytes);
-    return false;
+  } else {
+    munmap(memory, bytes);
   }
-  arena_pin(space, *slab);
-  const Lock lock(space.arena.mutex);
-  space.arena.extents.add_range(space.arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
-  return true;
 }
 
-// The scheduler sees how much is not ready to be used yet.
-void note_untaken(Space& space, uint64_t more, uint64_t less) {
+struct NewSlab {
+  bool there = false;  // otherwise it cannot be used, and is not mapped any more
+  bool ours = true;
+};
+
+NewSlab add_slab(Space& space, char* memory, uint64_t bytes, SharedSegment* shared, size_t n) {
   Arena& arena = space.arena;
+  if (shared != nullptr && !shared_is_wanted(arena, *shared, n)) {
+    munmap(memory, bytes);
+    return {true, false};
+  }
+  Slab* slab = populate(memory, bytes) ? list_slab(arena, memory, bytes, shared, n) : nullptr;
+  if (slab == nullptr) {
+    unmap_unused(memory, bytes, shared);
+    return {false, shared == nullptr || shared_is_mapped(arena, *shared, n, nullptr)};
+  }
+  arena_pin(space, *slab);
+  if (shared != nullptr) return {true, shared_is_mapped(arena, *shared, n, slab)};
   const Lock lock(arena.mutex);
-  arena.untaken += more - less;
-  if (arena.tell_untaken != nullptr) arena.tell_untaken(*space.gate, arena.untaken);
+  arena.extents.add_range(arena.extent_pool, reinterpret_cast<uint64_t>(memory), bytes);
+  return {true, true};
 }
 
 // Pinning keeps the program from the GPU: while it runs, and unless somebody waits for the memory,
 // the program gets some time in between. Answers how much cannot be used.
-uint64_t add_slabs(Space& space, char* memory, uint64_t bytes) {
+uint64_t add_slabs(Space& space, char* memory, const Segment& segment) {
   uint64_t missing = 0;
+  const uint64_t bytes = segment.bytes;
   for (uint64_t at = 0; at < bytes; at += kSlabBytes) {
     const uint64_t begin = now_ns();
     const uint64_t slab = bytes - at < kSlabBytes ? bytes - at : kSlabBytes;
-    if (!add_slab(space, memory + at, slab)) missing += slab;
-    note_untaken(space, 0, slab);
+    const NewSlab added = add_slab(space, memory + at, slab, segment.shared, at / kSlabBytes);
+    if (!added.there) missing += slab;
+    if (added.ours) arena_note_untaken(space, 0, slab);
     const bool runs = space.gate->state.load() != kClosed;
     if (runs && !space.arena.hurry.load()) sleep_ns((now_ns() - begin) / 4);
   }
@@ -98,9 +112,7 @@ uint64_t add_slabs(Space& space, char* memory, uint64_t bytes) {
 
 // It is not to count for the program for ever.
 void say_missing(Gate& gate, SwapTellMissing tell, uint64_t bytes) {
-  warn_once(
-      "host memory that the scheduler gave could not be mapped: this program may not be swapped "
-      "out in time (is its address space limited? see ulimit -v)");
+  arena_warn_missing();
   if (tell != nullptr) tell(gate, bytes);
 }
 
@@ -127,14 +139,18 @@ void* take_segments(void* argument) {
   while (Segment* segment = next_segment(space.arena)) {
     char* memory = map_segment(*segment);
     close(std::exchange(segment->descriptor, -1));
+    SharedSegment* shared = segment->shared;
     uint64_t missing = segment->bytes;
     if (memory != nullptr) {
-      missing = add_slabs(space, memory, segment->bytes);
-    } else {
-      note_untaken(space, 0, segment->bytes);
+      missing = add_slabs(space, memory, *segment);
+    } else if (shared == nullptr) {
+      arena_note_untaken(space, 0, segment->bytes);
     }
-    if (missing > 0) say_missing(*space.gate, segment->tell_missing, missing);
+    if (shared == nullptr && missing > 0) {
+      say_missing(*space.gate, segment->tell_missing, missing);
+    }
     drop_first_segment(space.arena);
+    if (shared != nullptr) shared_is_taken(space, *shared, memory != nullptr);
     // Not only behind the last one: the card fills up meanwhile. The contexts may have changed,
     // too.
     arena_prepare_later(space);
@@ -206,15 +222,25 @@ void arena_close_incoming(const Arena& arena) {
   }
 }
 
-void arena_wait(Arena& arena) {
-  arena.hurry = true;
-  const uint32_t pending = arena.pending.load();
-  if (pending > 0) {
-    futex_wait(arena.pending, pending, kLittle);
-  } else {
-    sleep_ns(kLittle);
-  }
-  arena.hurry = false;
+void arena_warn_missing() {
+  warn_once(
+      "host memory that the scheduler gave could not be mapped: this program may not be swapped "
+      "out in time (is its address space limited, or are too many files open? see ulimit -a)");
+}
+
+// The scheduler sees how much is not ready to be used yet.
+void arena_note_untaken(Space& space, uint64_t more, uint64_t less) {
+  Arena& arena = space.arena;
+  const Lock lock(arena.mutex);
+  arena.untaken += more - less;
+  if (arena.tell_untaken != nullptr) arena.tell_untaken(*space.gate, arena.untaken);
+}
+
+void arena_add_segment(Space& space, Segment& segment) {
+  if (!add_segment(space.arena, segment)) return;
+  space.arena.preparing.fetch_add(1);
+  // Without a thread it is done here, however long that takes.
+  if (!start_thread(take_segments, &space, "nvshare-arena")) take_segments(&space);
 }
 
 void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell,
@@ -228,16 +254,13 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken 
     close(descriptor);
     return say_missing(gate, tell_missing, bytes);
   }
-  *segment = {descriptor, bytes, tell_missing, nullptr};
+  *segment = {descriptor, bytes, tell_missing, nullptr, nullptr};
   {
     const Lock lock(space->arena.mutex);
     space->arena.tell_untaken = tell;
   }
-  note_untaken(*space, bytes, 0);
-  if (!add_segment(space->arena, *segment)) return;
-  space->arena.preparing.fetch_add(1);
-  // Without a thread it is done here, however long that takes.
-  if (!start_thread(take_segments, space, "nvshare-arena")) take_segments(space);
+  arena_note_untaken(*space, bytes, 0);
+  arena_add_segment(*space, *segment);
 }
 
 }  // namespace nvshare::interposer

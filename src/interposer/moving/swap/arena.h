@@ -3,6 +3,7 @@
 #include "interposer/moving/swap/extents.h"
 #include "interposer/moving/swap/hash.h"
 #include "interposer/moving/swap/swap.h"
+#include "wire/messages.h"
 
 // Host memory that chunks are copied to. It comes from the scheduler, in segments.
 namespace nvshare::interposer {
@@ -23,20 +24,44 @@ struct HostCopy {
 // driver does not like copies that do. While it pins, nothing of the process gets to the GPU (at 18
 // GiB/s; 47 of huge pages), so it is no more than what a program that has a kernel or two in its
 // queues does not notice; and no less than what copies at full speed.
-inline constexpr uint64_t kSlabBytes = uint64_t{16} << 20;
+inline constexpr uint64_t kSlabBytes = wire::kSlabBytes;
+
+struct Slab;
+
+// Host memory that other programs of the same user have mapped, too (passing.cpp). Slabs of it
+// change hands: of what is not ours now, nothing is read or written.
+struct SharedSegment {
+  uint64_t connection = 0;  // on which the scheduler named it
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  uint64_t owned = 0;                  // a bit for each slab
+  uint64_t pending = 0;                // being mapped
+  uint64_t closing = 0;                // to be unmapped
+  bool forgotten = false;              // the connection is gone: nobody is told any more
+  Slab* slabs[wire::kMostSlabs] = {};  // null: not mapped, or not pinned yet
+  SharedSegment* next = nullptr;
+};
 
 struct Slab {
   char* memory = nullptr;  // null: it has been given back, and is only a place for another
   uint64_t bytes = 0;
-  CUcontext pinned_in = nullptr;  // null: it is not pinned
+  CUcontext pinned_in = nullptr;    // null: it is not pinned
+  SharedSegment* shared = nullptr;  // null: it is ours alone
+  uint32_t index = 0;               // of the shared segment
   Slab* next = nullptr;
 };
+
+// Whether chunks may be copied to it. With the arena's mutex held.
+inline bool is_owned(const Slab& slab) {
+  return slab.shared == nullptr || (slab.shared->owned >> slab.index & 1) != 0;
+}
 
 // Host memory that the scheduler has given and that is not in use yet.
 struct Segment {
   int descriptor = -1;
   uint64_t bytes = 0;
   SwapTellMissing tell_missing = nullptr;
+  SharedSegment* shared = nullptr;
   Segment* next = nullptr;
 };
 
@@ -46,7 +71,9 @@ struct Arena {
 
   Mutex mutex;            // of what follows
   Slab* slabs = nullptr;  // never fewer
-  uint64_t bytes = 0;     // of all of them
+  uint64_t bytes = 0;     // of all that are ours
+  SharedSegment* shared = nullptr;
+  SwapTellSlabs tell_slabs = nullptr;
   // If it is known how much is enough: of what is beyond that, what holds nothing goes back.
   bool enough_known = false;
   uint64_t enough = 0;
@@ -62,6 +89,7 @@ struct Arena {
   Extents extents;
   Pool<Extent> extent_pool;
   Pool<Slab> slab_pool;
+  Pool<SharedSegment> shared_pool;
 };
 
 // Room for `bytes` of a copy, which has none; false when there is not so much free.
@@ -72,16 +100,45 @@ void arena_give(Arena& arena, HostCopy& copy);
 uint64_t arena_free(Arena& arena);
 // In the child of a fork, which has what was on its way to its parent: closes it.
 void arena_close_incoming(const Arena& arena);
-// Waits a little for more of a segment that is on its way.
-void arena_wait(Arena& arena);
+
+// A segment is on its way in: a thread of ours takes it.
+void arena_add_segment(Space& space, Segment& segment);
+// Says once that host memory is missing.
+void arena_warn_missing();
+// Of what was given to us, so much more cannot be used yet, and so much less.
+void arena_note_untaken(Space& space, uint64_t more, uint64_t less);
 
 // --- return.cpp
 
-// Host memory that was given to us, as far as it is there.
+// Whether there is host memory here, ours or not.
 bool arena_has_any(Arena& arena);
+// Whether a thread must be started for what is too much or closing: nobody else does it then. With
+// the arena's mutex held.
+bool arena_returns(Arena& arena);
+void arena_start_returning(Space& space);
+// Whether the slab is ours, can go, and leaves enough. With the arena's mutex held.
+bool arena_can_spare(const Arena& arena, const Slab& slab);
+// With `pinning` held. False when it is still pinned.
+bool unpin_slab(const Slab& slab);
 // A part of a segment, which is not pinned, is not ours any more: the pages go now, although others
 // of the same segment stay. False when they do not.
 bool unmap_slab(char* memory, uint64_t bytes);
+
+// --- passing.cpp
+
+// What becomes of the n-th slab of a segment that is being mapped. Before: whether it is wanted.
+bool shared_is_wanted(Arena& arena, SharedSegment& segment, size_t n);
+// After, with the slab or, when that could not be, without. Answers whether it is ours.
+bool shared_is_mapped(Arena& arena, SharedSegment& segment, size_t n, Slab* slab);
+// All slabs have been looked at; or the segment could not be mapped at all.
+void shared_is_taken(Space& space, SharedSegment& segment, bool mapped_any);
+// Passes slabs on that hold nothing and are too much. Answers whether there were any.
+bool pass_slabs(Space& space);
+// Unmaps a slab that is closing. Answers whether there was one.
+bool close_slab(Space& space);
+bool has_closing(const Arena& arena);
+// Nobody reads or writes it (`hide`), or somebody may. With the arena's mutex held.
+void hide_slab(const Slab& slab, bool hide);
 
 // --- pin.cpp
 

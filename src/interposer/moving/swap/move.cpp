@@ -59,12 +59,21 @@ void Move::report(bool all) {
 void Move::tell() {
   const Timed timed(space.times.tell);
   if (!progress_(argument_, moved_)) stopped = true;
+  if (moved_.wait > 0) sleep_ns(moved_.wait);
   left += moved_.more;
   moved_ = {};
 }
 
 void Move::ask_for_more() {
   if (moved_.out + moved_.in == 0) tell();
+}
+
+void Move::wait_for_news() {
+  constexpr uint64_t kLittle = 1'000'000;
+  moved_.wait = kLittle;
+  space.arena.hurry = true;
+  tell();
+  space.arena.hurry = false;
 }
 
 bool board(Batch& batch, Chunk& chunk) {

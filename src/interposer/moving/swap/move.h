@@ -60,6 +60,8 @@ class Move {
   void report(bool all);
   // More may have come to be wanted.
   void ask_for_more();
+  // Nothing can be moved before something is told: waits a little for that.
+  void wait_for_news();
 
  private:
   void tell();

@@ -132,9 +132,8 @@ bool find_place(Move& move, Chunk& chunk) {
     // told of the progress takes it.
     if (now_ns() - begin > (more_comes ? kPatience : kShortPatience)) return false;
     move.report(true);
-    move.ask_for_more();
+    move.wait_for_news();
     if (!move.goes_on()) return false;
-    arena_wait(space.arena);
   }
 }
 

@@ -51,6 +51,16 @@ void pin_all(Space& space) {
   }
 }
 
+// The kernel pins nothing that is hidden.
+bool pin_pages(Arena& arena, const Slab& slab) {
+  {
+    const Lock lock(arena.mutex);
+    if (!is_owned(slab)) hide_slab(slab, false);
+  }
+  return real<FunctionId::cuMemHostRegister_v2>(static_cast<void*>(slab.memory), slab.bytes,
+                                                CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS;
+}
+
 void* prepare(void* argument) {
   Space& space = *static_cast<Space*>(argument);
   {
@@ -75,14 +85,16 @@ void arena_pin(Space& space, Slab& slab) {
   const Relaxed relaxed;
   const Within within(context);
   if (!within) return;
-  if (real<FunctionId::cuMemHostRegister_v2>(static_cast<void*>(slab.memory), slab.bytes,
-                                             CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS) {
-    return warn_once(
-        "host memory could not be pinned: this program is swapped out and in at a fifth of the "
-        "speed (is memory that it may lock limited? see ulimit -l)");
+  const bool pinned = pin_pages(space.arena, slab);
+  {
+    const Lock lock(space.arena.mutex);
+    if (pinned) slab.pinned_in = context;
+    if (!is_owned(slab)) hide_slab(slab, true);
   }
-  const Lock lock(space.arena.mutex);
-  slab.pinned_in = context;
+  if (pinned) return;
+  warn_once(
+      "host memory could not be pinned: this program is swapped out and in at a fifth of the "
+      "speed (is memory that it may lock limited? see ulimit -l)");
 }
 
 void arena_prepare_later(Space& space) {

@@ -16,26 +16,23 @@ constexpr uint64_t kLongestRest = 50'000'000;  // what takes longer has waited f
 
 // --- with the arena's mutex held
 
-bool can_go(const Arena& arena, const Slab& slab) {
-  return slab.memory != nullptr && arena.enough_known && arena.bytes - slab.bytes >= arena.enough;
-}
-
 // There may be a little more than enough: only whole slabs go.
 bool is_too_much(const Arena& arena) {
+  if (!arena.enough_known || arena.bytes <= arena.enough) return false;
   for (const Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
-    if (can_go(arena, *slab)) return true;
+    if (arena_can_spare(arena, *slab)) return true;
   }
   return false;
 }
 
 // --- without
 
-// One that holds nothing and is not needed: from now on nobody gets any of it. Null when there is
-// none.
+// One of ours alone that holds nothing and is not needed: from now on nobody gets any of it. Null
+// when there is none.
 Slab* take_idle_slab(Arena& arena) {
   const Lock lock(arena.mutex);
   for (Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
-    if (!can_go(arena, *slab)) continue;
+    if (slab->shared != nullptr || !arena_can_spare(arena, *slab)) continue;
     const auto address = reinterpret_cast<uint64_t>(slab->memory);
     if (!arena.extents.remove_free_range(arena.extent_pool, address, slab->bytes)) continue;
     arena.bytes -= slab->bytes;
@@ -51,20 +48,12 @@ void put_back(Arena& arena, Slab& slab) {
   arena.extents.add_range(arena.extent_pool, reinterpret_cast<uint64_t>(slab.memory), slab.bytes);
 }
 
-bool unpin(Slab& slab) {
-  if (slab.pinned_in == nullptr) return true;
-  const Relaxed relaxed;
-  const Within within(slab.pinned_in);
-  return within &&
-         real<FunctionId::cuMemHostUnregister>(static_cast<void*>(slab.memory)) == CUDA_SUCCESS;
-}
-
 // How much was given back; 0 when there is nothing to give.
 uint64_t return_one(Arena& arena) {
   const Lock pinning(arena.pinning);
   Slab* slab = stopped_looking() ? nullptr : take_idle_slab(arena);
   if (slab == nullptr) return 0;
-  if (!unpin(*slab)) {
+  if (!unpin_slab(*slab)) {
     put_back(arena, *slab);
     return 0;
   }
@@ -99,9 +88,16 @@ bool drop_a_copy(Space& space) {
 // starts another.
 bool has_ended(Arena& arena, bool nothing_left) {
   const Lock lock(arena.mutex);
+  if (has_closing(arena) && !stopped_looking()) return false;
   if (!nothing_left && is_too_much(arena)) return false;
   arena.returning = false;
   return true;
+}
+
+// What was unpinned has kept the program from the GPU.
+void rest_since(const Space& space, uint64_t begin) {
+  const uint64_t rest = (now_ns() - begin) * kRests;
+  if (space.gate->state.load() != kClosed) sleep_ns(rest < kLongestRest ? rest : kLongestRest);
 }
 
 void* give_back(void* argument) {
@@ -109,6 +105,11 @@ void* give_back(void* argument) {
   Arena& arena = space.arena;
   for (bool nothing_left = false; !has_ended(arena, nothing_left);) {
     const uint64_t begin = now_ns();
+    if (!stopped_looking() && pass_slabs(space)) continue;
+    if (close_slab(space)) {
+      rest_since(space, begin);
+      continue;
+    }
     const uint64_t bytes = return_one(arena);
     if (bytes == 0) {
       nothing_left = !has_too_much(arena) || stopped_looking() || !drop_a_copy(space);
@@ -120,8 +121,7 @@ void* give_back(void* argument) {
       tell = arena.tell_returned;
     }
     if (tell != nullptr) tell(*space.gate, bytes);
-    const uint64_t rest = (now_ns() - begin) * kRests;
-    if (space.gate->state.load() != kClosed) sleep_ns(rest < kLongestRest ? rest : kLongestRest);
+    rest_since(space, begin);
   }
   arena.preparing.fetch_sub(1);
   return nullptr;
@@ -134,9 +134,37 @@ bool unmap_slab(char* memory, uint64_t bytes) {
   return madvise(memory, bytes, MADV_REMOVE) == 0 && munmap(memory, bytes) == 0;
 }
 
+bool arena_can_spare(const Arena& arena, const Slab& slab) {
+  return slab.memory != nullptr && is_owned(slab) && arena.enough_known &&
+         arena.bytes - slab.bytes >= arena.enough;
+}
+
+bool unpin_slab(const Slab& slab) {
+  if (slab.pinned_in == nullptr) return true;
+  const Relaxed relaxed;
+  const Within within(slab.pinned_in);
+  return within &&
+         real<FunctionId::cuMemHostUnregister>(static_cast<void*>(slab.memory)) == CUDA_SUCCESS;
+}
+
 bool arena_has_any(Arena& arena) {
   const Lock lock(arena.mutex);
-  return arena.bytes > 0;
+  return arena.bytes > 0 || arena.shared != nullptr;
+}
+
+bool arena_returns(Arena& arena) {
+  if (arena.returning || !(is_too_much(arena) || has_closing(arena))) return false;
+  arena.returning = true;
+  return true;
+}
+
+void arena_start_returning(Space& space) {
+  Arena& arena = space.arena;
+  arena.preparing.fetch_add(1);
+  if (start_thread(give_back, &space, "nvshare-arena")) return;
+  arena.preparing.fetch_sub(1);
+  const Lock lock(arena.mutex);
+  arena.returning = false;
 }
 
 void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell) {
@@ -148,14 +176,9 @@ void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell) {
     arena.enough_known = true;
     arena.enough = enough;
     if (tell != nullptr) arena.tell_returned = tell;
-    if (arena.returning || !is_too_much(arena)) return;
-    arena.returning = true;
+    if (!arena_returns(arena)) return;
   }
-  arena.preparing.fetch_add(1);
-  if (start_thread(give_back, space, "nvshare-arena")) return;
-  arena.preparing.fetch_sub(1);
-  const Lock lock(arena.mutex);
-  arena.returning = false;
+  arena_start_returning(*space);
 }
 
 }  // namespace nvshare::interposer

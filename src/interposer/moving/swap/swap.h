@@ -66,6 +66,9 @@ struct SwapMoved {
   uint64_t copied = 0;
   uint64_t took = 0;  // nanoseconds
   uint64_t more = 0;  // set by who is told: so many bytes beside those that were wanted before
+  // Nothing can be moved before there is news, for so many nanoseconds. Whoever is told and waits
+  // for news sets it to 0.
+  uint64_t wait = 0;
 };
 // Told of what has moved since the last time, after every few chunks and before the next are
 // chosen, with no lock held; answers whether to go on. It must not free memory or end a context:
@@ -117,6 +120,41 @@ using SwapTellReturned = void (*)(Gate& gate, uint64_t bytes);
 // So much of the host memory is enough from now on (~0: all of it is needed). What there is beyond,
 // and holds nothing that is away, is given back by a thread of its own, and told.
 void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell);
+
+// Host memory that several programs of a user have mapped and pinned: a slab is a bit.
+struct SwapSlabs {
+  uint64_t connection = 0;  // on which the segment was named
+  uint64_t segment = 0;
+  uint64_t slabs = 0;
+  uint64_t bytes = 0;  // of the slabs
+};
+enum class SlabNews {
+  kTaken,    // mapped
+  kPassed,   // not needed any more
+  kMissing,  // ours, and could not be mapped
+  kClosed,   // unmapped
+};
+// Told of these; no lock of the engine is held.
+using SwapTellSlabs = void (*)(Gate& gate, SlabNews news, const SwapSlabs& which);
+// As swap_add_arena(); of the slabs that are `there`, `owned` are ours now.
+struct SwapSharedSegment {
+  uint64_t connection = 0;
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  uint64_t owned = 0;
+  uint64_t there = 0;
+};
+void swap_add_shared(Gate& gate, int descriptor, const SwapSharedSegment& segment,
+                     SwapTellUntaken tell_untaken, SwapTellMissing tell_missing,
+                     SwapTellSlabs tell);
+// These slabs are ours from now on. Answers how many bytes; what could not be mapped is told.
+uint64_t swap_slabs_given(Gate& gate, uint64_t connection, uint64_t segment, uint64_t slabs);
+// These are to be unmapped. None of them is ours.
+void swap_slabs_close(Gate& gate, uint64_t connection, uint64_t segment, uint64_t slabs);
+// The scheduler that named segments is gone. What is ours stays so, and the rest is unmapped.
+void swap_forget_shared(Gate& gate);
+// The bytes of slabs of a segment of so many.
+uint64_t swap_slab_bytes(uint64_t segment_bytes, uint64_t slabs);
 
 // --- the rest
 
