@@ -26,8 +26,6 @@ void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::option
   client.grant_seq = seq;
   client.granted_at = now;
   client.budget = budget;
-  client.reported = Duration::zero();
-  client.charged_ahead = Duration::zero();
   client.share->held.emplace(seq, &client);
   ++client.share->running;
   out.push_back({Grant{client.id, budget}, why});
@@ -47,7 +45,7 @@ void ComputeEngine::enter_overdue(Client& client) {
   ++client.share->overdue;
 }
 
-void ComputeEngine::leave_running(Client& client) {
+void ComputeEngine::leave_running(Client& client, Time now) {
   Share& share = *client.share;
   if (client.phase == Phase::Running) {
     share.held.erase({client.grant_seq, &client});
@@ -58,6 +56,7 @@ void ComputeEngine::leave_running(Client& client) {
   --share.running;
   --share.wanting;
   client.phase = Phase::Off;
+  client.released_at = now;
 }
 
 std::unique_ptr<ComputeEngine> make_engine(const Config& config, Time now) {

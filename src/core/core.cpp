@@ -321,8 +321,7 @@ Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
   }
   if (e.used < Duration::zero() || e.gaps < Duration::zero()) return Error{"used time is negative"};
   Gpu& gpu = gpus_.at(client->gpu);
-  client->gaps = e.gaps;
-  gpu.released(*client, e.used, e.more_work, now, out);
+  gpu.released(*client, e, now, out);
   if (e.more_work) wake_by_work(*client->tenant, now, out);
   follow_idleness(*client->tenant, true, now);
   finish(gpu, now, out);

@@ -22,9 +22,9 @@ void Gpu::add(Client& client, Time now) {
   ++share.clients;
   client.gpu = id_;
   client.share = &share;
-  client.idle_since = now;
   clients_.emplace(client.id, &client);
   residency_.join();
+  residency_.idles(client, now);
 }
 
 void Gpu::remove(Client& client, Time now) {
@@ -36,10 +36,9 @@ void Gpu::remove(Client& client, Time now) {
     engine_->make_unready(client, now);
   } else if (client.phase != Phase::Off) {
     // It took its last reading with it: all of the time since the one before may have been used.
-    engine_->release(client, client.reported + client.unread(now), now);
+    engine_->release(client, client.reported + client.unread(now), Duration::zero(), now);
   }
   residency_.leave(client);
-  share.allocated -= client.demand;
   clients_.erase(client.id);
   --share.clients;  // the account stays: a new process does not start with a clean slate
 }
@@ -49,7 +48,7 @@ void Gpu::want(Client& client, bool wants, Time now) {
   client.wants_work = wants;
   wanting_ += wants ? 1 : -1;
   client.tenant->wanting += wants ? 1 : -1;
-  (wants ? client.wants_since : client.idle_since) = now;
+  if (!wants) residency_.idles(client, now);
 }
 
 void Gpu::park(Client& client, bool parked, Time now) {
@@ -110,11 +109,10 @@ void Gpu::work_requested(Client& client, Time now, Decisions& out) {
   place(client, now, out);
 }
 
-void Gpu::released(Client& client, Duration used, bool more_work, Time now, Decisions& out) {
+void Gpu::released(Client& client, const Released& how, Time now, Decisions& out) {
   stopping_.erase({client.dropped_at, client.seq, &client});
-  engine_->release(client, used, now);
-  client.released_at = now;
-  want(client, more_work, now);
+  engine_->release(client, how.used, how.gaps, now);
+  want(client, how.more_work, now);
   place(client, now, out);
 }
 
@@ -148,7 +146,7 @@ void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisio
 
 void Gpu::set_allocated(Client& client, Bytes allocated, Time now) {
   const bool bound_before = client.share->over_memory_limit();
-  client.share->allocated += allocated - client.demand;
+  residency_.set_allocated(client, allocated);
   memory_limit_may_bind(*client.share, bound_before, now);
 }
 
@@ -184,7 +182,7 @@ void Gpu::limits_have_changed(TenantId tenant, bool cores_changed, Time now) {
 void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
     if (client->tenant->id != tenant) continue;
-    if (client->tenant->paused) client->idle_since = now;
+    if (client->tenant->paused) residency_.idles(*client, now);
     place(*client, now, out);
   }
 }

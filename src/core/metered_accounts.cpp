@@ -94,7 +94,7 @@ Duration MeteredEngine::until_refilled(Fixed refill) const {
 // not use it, which adds up. What others use within their limits, or at its own priority, they will
 // not use later; and who waits for its memory could not have used anything.
 Fixed MeteredEngine::unkept(const Share& share) const {
-  Fixed all = share.parked > 0 ? 0 : held_unused_;
+  Fixed all = share.meter.parked > 0 ? 0 : held_unused_;
   for (int i = level_of(share) + 1; i < kLevels; ++i) {
     all += unlimited_held_[static_cast<std::size_t>(i)];
   }
@@ -264,7 +264,7 @@ void MeteredEngine::deactivate(Share& share) {
 // A client that stops and wants more at the same moment was never idle: looked at in decide().
 void MeteredEngine::deactivate_idle() {
   for (const auto& [seq, share] : std::exchange(maybe_idle_, {})) {
-    if (share->wanting + share->parked == 0 && share->meter.active) deactivate(*share);
+    if (share->wanting + share->meter.parked == 0 && share->meter.active) deactivate(*share);
   }
 }
 
@@ -274,7 +274,7 @@ void MeteredEngine::park(Client& client, bool parked, Time now) {
   catch_up(now);
   Share& share = *client.share;
   settle(share);
-  share.parked += parked ? 1 : -1;
+  share.meter.parked += parked ? 1 : -1;
   share.meter.unkept_mark = unkept(share);
   if (parked && !share.meter.active) activate(share);
   if (parked) return;
@@ -331,7 +331,7 @@ void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
 
 // Pauses too short to give a turn back for cost nothing, but for those whom they keep from the GPU:
 // who has no limit waits for as long as there is allowance. Every program has some.
-void MeteredEngine::charge_pauses(const Client& client, Time now) {
+void MeteredEngine::charge_pauses(const Client& client, Duration gaps, Time now) {
   Share& share = *client.share;
   const auto waits = [](const Level& level) { return !level.queue[kBestEffort].empty(); };
   if (!turns_ || !billing_ || !share.limited() ||
@@ -340,7 +340,7 @@ void MeteredEngine::charge_pauses(const Client& client, Time now) {
   // Neither in what is billed already, nor in the part of the turn that had no limit.
   const Duration since = now - std::max(client.granted_at, share.meter.unlimited_since);
   const Duration unused = now - client.granted_at - client.reported;
-  const Duration pauses = std::min({client.gaps, since, unused});
+  const Duration pauses = std::min({gaps, since, unused});
   const Duration more = pauses - kFreePauses - client.reported / 8;
   if (more <= Duration::zero()) return;
   dequeue(share);

@@ -105,7 +105,7 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
 void MeteredEngine::after_limits_change(Share& share, bool cores_changed, Time) {
   share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
   share.meter.unlimited_since = now_;
-  if (share.wanting + share.parked > 0) {
+  if (share.wanting + share.meter.parked > 0) {
     activate(share);
     if (share.limited()) note_allowance(share);
     enqueue_if_runnable(share);
@@ -162,7 +162,7 @@ void MeteredEngine::mark_overdue(Client& client, Time now) {
   --slots_;
 }
 
-void MeteredEngine::release(Client& client, Duration used, Time now) {
+void MeteredEngine::release(Client& client, Duration used, Duration gaps, Time now) {
   catch_up(now);
   Share& share = *client.share;
   client.cut = client.phase != Phase::Running || (client.budget && used >= *client.budget);
@@ -170,18 +170,18 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
     used = now - client.granted_at;  // nobody else could be sure of the GPU
   } else {
     --slots_;
-    note_hand_over(client, used, now);
+    note_hand_over(client, used, gaps, now);
   }
   bill(client,
        std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
-  charge_pauses(client, now);
+  charge_pauses(client, gaps, now);
   client.burst_so_far += client.reported;
   if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
   share.meter.allowance =
       std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
   running_.erase({client.grant_seq, &client});
-  leave_running(client);
+  leave_running(client, now);
   duty_sum_ppm_ -= client.duty_ppm;
   maybe_idle_.emplace(share.seq, &share);
   enqueue_if_runnable(share);
@@ -258,10 +258,10 @@ void MeteredEngine::note_burst(Client& client, Time now) {
 
 // Who was cut off shows what a turn takes beside its work and the gaps in that. Of who had gone
 // idle by itself only that it took no longer.
-void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now) {
+void MeteredEngine::note_hand_over(const Client& client, Duration used, Duration gaps, Time now) {
   if (!turns_ || !has_turn(client) || !contended(*client.share)) return;
   const Duration held = now - client.granted_at;
-  const Duration work = std::min(used, held) + std::min(client.gaps, held);  // meters may lie
+  const Duration work = std::min(used, held) + std::min(gaps, held);  // meters may lie
   const Duration rest = std::max(Duration::zero(), held - work);
   const Duration most = client.cut ? kLongestTurn * config_.turn : hand_over_;
   hand_over_ += (std::min(rest, most) - hand_over_) / kHandOverMemory;
@@ -385,7 +385,8 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   level.best_effort_was_ahead = client.before_limits;
   share.meter.at_grant = share.meter.allowance;
   client.unlimited_mark = unlimited_time(share);
-  client.gaps = Duration::zero();
+  client.reported = Duration::zero();
+  client.charged_ahead = Duration::zero();
   client.read_at = now;
   client.had_since = now;
   share.meter.least_had = std::max(share.meter.least_had, client.had);

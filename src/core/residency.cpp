@@ -141,7 +141,7 @@ void Residency::leave(Client& client) {
   set_undone(client, kNothing);
   set_rounding(client, kNothing);
   count(client, {});
-  client.counted = {};
+  set_allocated(client, kNothing);
   std::erase(changed_, &client);
   --processes_;
   measured_processes_ = std::min(measured_processes_, processes_);
@@ -152,7 +152,7 @@ void Residency::dequeue(Client& client) {
   unlist(client);
   queue_.erase(key_of(client));
   client.queued = false;
-  client.host_until.reset();
+  stop_waiting_for_host(client);
   stale_ = true;
 }
 
@@ -230,7 +230,7 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
       protect(client, client.demand, now);
     }
   } else if (growth > kNothing) {
-    if (!waits) client.fresh += growth;
+    if (!waits) add_fresh(client, growth);
     recount(client);
     out.push_back({WaitForMemory{client.id, client.demand - client.resident},
                    {.why = Why::Grew, .bytes = client.demand - client.resident}});
@@ -353,7 +353,7 @@ void Residency::give(Client& client, Time now, Decisions& out) {
   const Bytes bytes = std::exchange(client.awaits, kNothing);
   client.pinned += bytes;
   set_resident(client, client.resident + bytes);
-  client.idle_since = now;
+  idles(client, now);
   out.push_back({MemoryGiven{client.id, bytes}, {.why = Why::Fits, .bytes = bytes}});
 }
 
@@ -365,8 +365,8 @@ void Residency::withdraw(Client& client, Time now, Decisions& out) {
   out.push_back({MemoryWithdrawn{client.id, bytes},
                  {.why = Why::MemoryCannotFit, .bytes = client.demand, .free = most}});
   pinned_ -= bytes;
+  set_allocated(client, client.demand - bytes);
   client.demand -= bytes;
-  client.share->allocated -= bytes;
   recount(client);
   stale_ = true;
   if (client.complete()) return complete(client, now, out);

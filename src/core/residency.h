@@ -58,6 +58,14 @@ class Residency {
     stale_ = true;
   }
   void leave(Client& client);
+  // The client has no work from now on, or may do none.
+  static void idles(Client& client, Time now) { client.idle_since = now; }
+
+  // What its tenant has with that. Comes before change() and found(), because a tenant above its
+  // limit is treated otherwise.
+  static void set_allocated(Client& client, Bytes allocated) {
+    client.share->allocated += allocated - client.demand;
+  }
 
   // Growth and shrinking that have been checked; what does not move is there `at_once`. Answers the
   // client in `out`.
@@ -172,7 +180,9 @@ class Residency {
   Bytes most_away(const Client& client) const;
   Bytes leaveable(const Client& client) const;
   void recount(Client& client);
-  void count(const Client& client, const Counted& as);
+  void count(Client& client, const Counted& as);
+  void stop_waiting_for_host(Client& client);
+  void add_fresh(Client& client, Bytes bytes);
   Bytes rooted_beside(const Client& client) const;
   Bytes host_places() const;
   Bytes chunk() const;

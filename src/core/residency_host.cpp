@@ -99,11 +99,12 @@ Bytes Residency::leaveable(const Client& client) const {
   return std::max(kNothing, std::min(client.movable(), could));
 }
 
-void Residency::count(const Client& client, const Counted& as) {
+void Residency::count(Client& client, const Counted& as) {
   sums_.demand += as.demand - client.counted.demand;
   sums_.rooted += as.rooted - client.counted.rooted;
   sums_.host_used += as.host_used - client.counted.host_used;
   sums_.host_movable += as.host_movable - client.counted.host_movable;
+  client.counted = as;
 }
 
 // Brings the client's part of the sums up to date, after anything about its memory has changed.
@@ -124,7 +125,11 @@ void Residency::recount(Client& client) {
   }
   stale_ |= as.rooted != client.counted.rooted || as.host_used != client.counted.host_used;
   count(client, as);
-  client.counted = as;
+}
+
+// So many bytes more that never were on the GPU, or fewer.
+void Residency::add_fresh(Client& client, Bytes bytes) {
+  client.fresh = std::max(kNothing, client.fresh + bytes);
 }
 
 // What others hold and cannot leave with. When the client has all of its memory on the GPU, the
@@ -220,6 +225,10 @@ std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victim
   }
   for (Client* client : late) client->host_doubted = true;
   return std::nullopt;
+}
+
+void Residency::stop_waiting_for_host(Client& client) {
+  client.host_until.reset();
 }
 
 }  // namespace nvshare::core

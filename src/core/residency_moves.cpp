@@ -85,7 +85,7 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   trust_again(client);
   const Bytes not_out = client.outgoing - out_by;
   const Bytes not_in = std::max(kNothing, client.incoming - in_by);
-  client.fresh -= std::min({client.fresh, in_by, how.fresh});
+  add_fresh(client, kNothing - std::min(in_by, how.fresh));
   set_resident(client, how.resident);
   set_incoming(client, not_in);
   client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);

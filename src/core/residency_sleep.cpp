@@ -23,7 +23,7 @@ void Residency::sleep_changed(Client& client, Time now) {
     set_undone(client, kNothing);
     woken_.erase({client.seq, &client});
   } else {
-    client.idle_since = now;
+    idles(client, now);
     woken_.emplace(client.seq, &client);
   }
   stale_ = true;

@@ -88,6 +88,7 @@ struct MeterAccount {
   Time idle_since{};
   bool active = false;
   bool fresh = true;  // has never been active
+  int parked = 0;     // clients with work whose memory is not there
   bool throttled = false;
   Fixed resumes_at = 0;         // on the refill clock; valid when throttled
   Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
@@ -111,7 +112,6 @@ struct Share {
   int running = 0;   // Running, Stopping or Overdue
   int stopping = 0;  // Stopping or Overdue
   int overdue = 0;
-  int parked = 0;  // clients with work whose memory is not there
   ReadyOrder ready;
   ClientOrder held;  // Running, by grant
   std::optional<Time> first_throttle;
@@ -150,7 +150,6 @@ struct Client {
   Share* share = nullptr;
 
   bool wants_work = false;
-  Time wants_since{};
 
   // Memory. On the GPU now: resident. Reserved for what comes in: incoming. demand = allocated.
   Bytes demand;
@@ -214,7 +213,6 @@ struct Client {
   Duration burst_so_far{};  // of the present one
   Time released_at{};       // when it last gave a grant back
   bool cut = false;         // it had used up what it was granted, or was told to stop
-  Duration gaps{};          // in its last turn, when it had nothing on the GPU
   Time dropped_at{};
   bool before_limits = false;  // has none, and was granted while somebody that has one waited
   std::optional<Duration> budget;

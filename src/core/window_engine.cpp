@@ -262,7 +262,7 @@ void WindowEngine::mark_overdue(Client& client, Time now) {
   --slots_;
 }
 
-void WindowEngine::release(Client& client, Duration, Time now) {
+void WindowEngine::release(Client& client, Duration, Duration, Time now) {
   catch_up(now);
   Share& share = *client.share;
   settle(share);
@@ -270,7 +270,7 @@ void WindowEngine::release(Client& client, Duration, Time now) {
   running_clients_.erase({client.grant_seq, &client});
   --running_;
   const int before = share.wanting;
-  leave_running(client);
+  leave_running(client, now);
   wanting_changed(share, before);
   offer(share);
   if (share.running == 0) running_shares_.erase({share.seq, &share});
