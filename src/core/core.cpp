@@ -47,7 +47,7 @@ std::optional<Error> bad_limits(const Limits& limits) {
 }
 
 ClientState state_of(const Client& client) {
-  switch (client.phase) {
+  switch (client.run.phase) {
     case Phase::Off:
       return client.waits_for_memory() ? ClientState::Waiting : ClientState::Idle;
     case Phase::Ready:
@@ -67,15 +67,15 @@ ClientView view_of(const Client& client, const Residency& residency) {
           client.tenant->id,
           client.gpu,
           state_of(client),
-          client.demand,
-          client.resident,
-          client.pinned,
-          client.awaits,
-          client.incoming,
-          client.outgoing,
+          client.memory.demand,
+          client.memory.resident,
+          client.memory.pinned,
+          client.memory.awaits,
+          client.memory.incoming,
+          client.memory.outgoing,
           residency.could_leave(client),
           client.share->first_throttle,
-          client.rounded};
+          client.memory.rounded};
 }
 
 }  // namespace
@@ -316,7 +316,7 @@ Result<void> Core::Impl::take(const WorkRequested& e, Time now, Decisions& out) 
 Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  if (client->phase == Phase::Off || client->phase == Phase::Ready) {
+  if (client->run.phase == Phase::Off || client->run.phase == Phase::Ready) {
     return Error{fmt::format("client {} holds no grant", e.client.value)};
   }
   if (e.used < Duration::zero() || e.gaps < Duration::zero()) return Error{"used time is negative"};
@@ -331,10 +331,10 @@ Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  if (client->phase == Phase::Off || client->phase == Phase::Ready) {
+  if (client->run.phase == Phase::Off || client->run.phase == Phase::Ready) {
     return Error{fmt::format("client {} holds no grant", e.client.value)};
   }
-  if (e.used < client->reported) {
+  if (e.used < client->meter.reported) {
     return Error{fmt::format("client {}'s meter goes back", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);
@@ -349,20 +349,21 @@ Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
 std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client& client) const {
   const Gpu& gpu = gpus_.at(client.gpu);
   const Residency& residency = gpu.residency();
-  const Bytes growth = e.allocated - client.demand;
+  const Bytes growth = e.allocated - client.memory.demand;
   const auto refused = [&](Why why, Bytes asked, Bytes most, Bytes allowed) {
     return Decision{
-        MemoryRefused{e.client, e.allocated, client.demand + std::max(Bytes{}, allowed)},
+        MemoryRefused{e.client, e.allocated, client.memory.demand + std::max(Bytes{}, allowed)},
         {.why = why, .bytes = asked, .free = std::max(Bytes{}, most)}};
   };
   const Bytes room = residency.room_for(client);
   if (e.allocated > room) {
     const bool alone = room == residency.safe_limit();
     return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, room,
-                   room - client.demand);
+                   room - client.memory.demand);
   }
-  if (const Bytes in_pages = e.allocated + client.rounding; in_pages > room) {
-    return refused(Why::LargerInPages, in_pages, room, room - client.demand - client.rounding);
+  if (const Bytes in_pages = e.allocated + client.memory.rounding; in_pages > room) {
+    return refused(Why::LargerInPages, in_pages, room,
+                   room - client.memory.demand - client.memory.rounding);
   }
   const auto& limit = client.tenant->limits.memory;
   const Bytes used = gpu.allocated_by(client.tenant->id);
@@ -389,20 +390,20 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
   const bool ordered = e.resident.count >= 0 && e.resident <= e.allocated;
-  const Bytes growth = ordered ? e.allocated - client->demand : Bytes{};
+  const Bytes growth = ordered ? e.allocated - client->memory.demand : Bytes{};
   const Bytes pinned_now = e.may_wait && !e.pins ? Bytes{} : std::max(Bytes{}, growth);
-  const bool awaited = ordered && e.allocated - e.resident >= client->awaits;
+  const bool awaited = ordered && e.allocated - e.resident >= client->memory.awaits;
   if (!awaited || e.pinned.count < 0 || e.pinned - pinned_now > e.resident) {
     return Error{
         fmt::format("client {} reports pinned {} <= resident {} <= allocated {}, which is "
                     "not so",
                     e.client.value, e.pinned.count, e.resident.count, e.allocated.count)};
   }
-  if (e.resident > client->resident) {
+  if (e.resident > client->memory.resident) {
     return Error{
         fmt::format("client {} has more memory on the GPU than it was given", e.client.value)};
   }
-  if (growth.count > 0 && e.resident != client->resident) {
+  if (growth.count > 0 && e.resident != client->memory.resident) {
     return Error{fmt::format("client {} grows and shrinks at once", e.client.value)};
   }
   if (growth.count > 0) {
@@ -425,7 +426,7 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
   if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident ||
-      e.allocated > gpu.total() || e.allocated - e.resident < client->awaits) {
+      e.allocated > gpu.total() || e.allocated - e.resident < client->memory.awaits) {
     return Error{fmt::format("client {} cannot have {} of which {} on the GPU and {} pinned",
                              e.client.value, e.allocated.count, e.resident.count, e.pinned.count)};
   }
@@ -437,10 +438,11 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  const Bytes most = std::min(client->demand - client->awaits, client->resident + client->told_in);
-  const bool possible = e.resident <= most && e.resident >= client->pinned;
+  const Bytes most = std::min(client->memory.demand - client->memory.awaits,
+                              client->memory.resident + client->orders.in);
+  const bool possible = e.resident <= most && e.resident >= client->memory.pinned;
   const auto within = [](Bytes left, Bytes told) { return left.count >= 0 && left <= told; };
-  const bool left = within(e.out_left, client->told_out) && within(e.in_left, client->told_in);
+  const bool left = within(e.out_left, client->orders.out) && within(e.in_left, client->orders.in);
   const bool counted =
       e.kept.count >= 0 && e.missing.count >= 0 && e.spared.count >= 0 && e.fresh.count >= 0;
   if (!possible || !left || !counted || e.took.count() < 0) {
@@ -473,7 +475,7 @@ Result<void> Core::Impl::take(const HostMeasured& e, Time now, Decisions& out) {
     gpu.host_changed();
     if (!other_rule) continue;
     for (const auto& [client_id, client] : gpu.clients()) {
-      gpu.host_memory(*client, client->host_coming, client->host_ready);
+      gpu.host_memory(*client, client->host.coming, client->host.ready);
     }
   }
   finish_all(now, out);
@@ -561,7 +563,7 @@ Snapshot Core::Impl::snapshot() const {
     const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
     std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);
     for (const auto& [client_id, client] : gpu.clients()) {
-      seen.running += client->phase == Phase::Running;
+      seen.running += client->run.phase == Phase::Running;
       view.clients.push_back(view_of(*client, gpu.residency()));
     }
     view.gpus.push_back(seen);

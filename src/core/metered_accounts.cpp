@@ -134,7 +134,7 @@ Duration MeteredEngine::in_turns(Duration lately) const {
 
 // Of what its meter has not told, what is in its tenant's virtual time already.
 Duration MeteredEngine::charged_unread(const Client& client) {
-  return std::max(Duration::zero(), client.charged_ahead - client.reported);
+  return std::max(Duration::zero(), client.meter.charged_ahead - client.meter.reported);
 }
 
 // Who joins starts where the last of those stands that it competes with. The holder moves on
@@ -161,7 +161,7 @@ void MeteredEngine::charge_ahead(Client& client) {
   const Duration unread = in_turns(client.unread(now_));
   const Duration more = unread - charged_unread(client);
   if (more <= Duration::zero()) return;
-  client.charged_ahead = client.reported + unread;
+  client.meter.charged_ahead = client.meter.reported + unread;
   add_virtual_time(*client.share, more);
   raise_floor(*client.share);
 }
@@ -186,9 +186,9 @@ void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time
   Level& level = levels_[static_cast<std::size_t>(level_of(*client.share))];
   const Duration owed = best_effort_owed(level);
   Duration balance = owed - used;
-  if (!client.before_limits) {
-    const bool stops = client.phase == Phase::Stopping;
-    const Duration overrun = stops ? std::min(used, now - client.dropped_at) : Duration::zero();
+  if (!client.meter.before_limits) {
+    const bool stops = client.run.phase == Phase::Stopping;
+    const Duration overrun = stops ? std::min(used, now - client.run.dropped_at) : Duration::zero();
     balance = std::max(balance, std::min(owed, Duration::zero()) - overrun);
   }
   level.balance = balance;
@@ -318,15 +318,15 @@ void MeteredEngine::resume_refilled() {
 
 // Of each client by itself: readings of several processes come together.
 void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
-  const Duration passed = std::max(now - client.duty_at, used);
-  client.duty_at = now;
+  const Duration passed = std::max(now - client.meter.duty_at, used);
+  client.meter.duty_at = now;
   if (passed <= Duration::zero()) return;
   const Duration weight = std::min(passed, kDutyMemory);
   const std::int64_t sample =
       static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * kFull / passed.count());
-  const std::int64_t before = client.duty_ppm;
-  client.duty_ppm += (sample - before) * weight.count() / kDutyMemory.count();
-  if (client.phase != Phase::Off) duty_sum_ppm_ += client.duty_ppm - before;
+  const std::int64_t before = client.meter.duty_ppm;
+  client.meter.duty_ppm += (sample - before) * weight.count() / kDutyMemory.count();
+  if (client.run.phase != Phase::Off) duty_sum_ppm_ += client.meter.duty_ppm - before;
 }
 
 // Pauses too short to give a turn back for cost nothing, but for those whom they keep from the GPU:
@@ -338,10 +338,10 @@ void MeteredEngine::charge_pauses(const Client& client, Duration gaps, Time now)
       std::none_of(levels_.begin(), levels_.end(), waits))
     return;
   // Neither in what is billed already, nor in the part of the turn that had no limit.
-  const Duration since = now - std::max(client.granted_at, share.meter.unlimited_since);
-  const Duration unused = now - client.granted_at - client.reported;
+  const Duration since = now - std::max(client.run.granted_at, share.meter.unlimited_since);
+  const Duration unused = now - client.run.granted_at - client.meter.reported;
   const Duration pauses = std::min({gaps, since, unused});
-  const Duration more = pauses - kFreePauses - client.reported / 8;
+  const Duration more = pauses - kFreePauses - client.meter.reported / 8;
   if (more <= Duration::zero()) return;
   dequeue(share);
   share.meter.allowance -= more;
@@ -365,19 +365,19 @@ void MeteredEngine::note_binding(Share& share, Duration at_work, Time now) {
 void MeteredEngine::bill(Client& client, Duration used, Time now) {
   Share& share = *client.share;
   MeterAccount& account = share.meter;
-  const Duration new_use = used - client.reported;
+  const Duration new_use = used - client.meter.reported;
   const Duration held = client.unread(now);
   const Duration ahead = charged_unread(client);
-  client.reported = used;
-  client.charged_ahead = Duration::zero();
-  client.read_at = now;
+  client.meter.reported = used;
+  client.meter.charged_ahead = Duration::zero();
+  client.meter.read_at = now;
   if (turns_ && held > new_use) held_unused_ += (held - new_use).count() * refill_rate_;
   settle(share);
   if (!billing_) return;
   note_duty(client, new_use, now);
   Duration charge = new_use;
-  if (client.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
-    const Duration tail = std::min(new_use, now - client.dropped_at);
+  if (client.run.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
+    const Duration tail = std::min(new_use, now - client.run.dropped_at);
     charge -= tail - percent_of(tail, config_.tail_billing_percent);
   }
   share.billed += to_fixed(charge);
@@ -388,11 +388,11 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   const bool in_demand = contended(share) || has_turn(client);
   const Duration had = in_turns(in_demand ? std::max(charge, held) : charge);
   if (turns_) account.vtime += virtual_time(share, had - ahead);
-  if (!share.ready.empty()) client.had += std::min(had, now - client.had_since).count();
-  client.had_since = now;
+  if (!share.ready.empty()) client.meter.had += std::min(had, now - client.meter.had_since).count();
+  client.meter.had_since = now;
   // What it did in the part of this grant that had no limit is free.
-  const Duration unlimited = unlimited_time(share) - client.unlimited_mark;
-  client.unlimited_mark += unlimited;
+  const Duration unlimited = unlimited_time(share) - client.meter.unlimited_mark;
+  client.meter.unlimited_mark += unlimited;
   if (share.limited()) {
     const Duration before = account.allowance;
     account.allowance -= std::max(Duration::zero(), charge - unlimited);

@@ -115,7 +115,7 @@ class MeteredEngine final : public ComputeEngine {
   Duration stays_first(const Share& share, Duration unread) const;
   Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
-    return client.budget && *client.budget <= client.turn;
+    return client.run.budget && *client.run.budget <= client.meter.turn;
   }
   void note_hand_over(const Client& client, Duration used, Duration gaps, Time now);
   void note_burst(Client& client, Time now);
