@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/pauses.h"
 #include "core/metered_engine.h"
 
 namespace nvshare::core {
@@ -10,8 +11,7 @@ namespace {
 
 constexpr int kLongestResume = 4;  // times `turn`
 constexpr int kLongestResumeCalm = 5;
-constexpr Duration kBindsFor = 1s;       // after it was last seen to
-constexpr Duration kFreePauses = 200us;  // of a turn, beside an eighth of what was used
+constexpr Duration kBindsFor = 1s;  // after it was last seen to
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -341,7 +341,9 @@ void MeteredEngine::charge_pauses(const Client& client, Duration gaps, Time now)
   const Duration since = now - std::max(client.run.granted_at, share.meter.unlimited_since);
   const Duration unused = now - client.run.granted_at - client.meter.reported;
   const Duration pauses = std::min({gaps, since, unused});
-  const Duration more = pauses - kFreePauses - client.meter.reported / 8;
+  const auto used = static_cast<std::uint64_t>(client.meter.reported.count());
+  const auto free = static_cast<Duration::rep>(kShortPause + free_pauses(used));
+  const Duration more = pauses - Duration{free};
   if (more <= Duration::zero()) return;
   dequeue(share);
   share.meter.allowance -= more;
