@@ -39,7 +39,7 @@ void Gpu::remove(Client& client, Time now) {
     engine_->release(client, client.reported + client.unread(now), now);
   }
   residency_.leave(client);
-  share.allocated -= client.demand;
+  share.allocated -= client.allocated();
   clients_.erase(client.id);
   --share.clients;  // the account stays: a new process does not start with a clean slate
 }
@@ -130,13 +130,13 @@ void Gpu::usage(Client& client, Duration used, Time now) {
 }
 
 void Gpu::memory_changed(Client& client, const MemoryChanged& to, Time now, Decisions& out) {
-  set_allocated(client, to.allocated, now);
+  set_allocated(client, to.allocated, to.beyond, now);
   residency_.change(client, to, now, out);
   place(client, now, out);
 }
 
 void Gpu::memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
-  set_allocated(client, what.allocated, now);
+  set_allocated(client, what.allocated, what.beyond, now);
   residency_.found(client, what, now, out);
   place(client, now, out);
 }
@@ -146,9 +146,10 @@ void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisio
   place(client, now, out);
 }
 
-void Gpu::set_allocated(Client& client, Bytes allocated, Time now) {
+void Gpu::set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now) {
   const bool bound_before = client.share->over_memory_limit();
-  client.share->allocated += allocated - client.demand;
+  client.share->allocated += allocated + beyond - client.allocated();
+  client.beyond = beyond;
   memory_limit_may_bind(*client.share, bound_before, now);
 }
 
@@ -293,11 +294,6 @@ Reason Gpu::explain(const Client& client, Time now) const {
   }
   if (!client.waits_for_memory()) return {.why = Why::NoWork};
   return residency_.explain(client, now);
-}
-
-Bytes Gpu::allocated_by(TenantId tenant) const {
-  const auto it = shares_.find(tenant);
-  return it == shares_.end() ? Bytes{} : it->second.allocated;
 }
 
 }  // namespace nvshare::core

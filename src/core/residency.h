@@ -91,6 +91,10 @@ class Residency {
   Bytes host_used() const { return sums_.host_used; }
   // Whether there is host memory for what would have to leave if the client had `growth` more.
   bool host_fits(const Client& client, Bytes growth, bool movable) const;
+  // What fits before host memory is made ahead of need. A client that is alone needs none.
+  Bytes easy_room() const {
+    return (processes_ > 1 ? fits_easily(safe_limit()) : safe_limit()) - sums_.demand;
+  }
   // How much more the client could have that can move, as far as host memory goes.
   Bytes host_room(const Client& client) const;
   // What host memory would be needed then, and what there can be.

@@ -154,6 +154,8 @@ struct Client {
 
   // Memory. On the GPU now: resident. Reserved for what comes in: incoming. demand = allocated.
   Bytes demand;
+  Bytes beyond{};  // more than the GPU can hold: counts for limits alone
+  std::optional<Bytes> own_limit;
   Bytes pinned{};
   Bytes resident{};
   Bytes awaits{};  // of demand: cannot move, and is given when there is room for it
@@ -228,6 +230,8 @@ struct Client {
   // What it may have used that its meter has not told yet.
   Duration unread(Time now) const { return now - std::max(granted_at, read_at); }
   ReadyOrder::value_type ready_key() { return {had, ready_seq, this}; }
+  // All that counts for limits.
+  Bytes allocated() const { return demand + beyond; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
   // Whether what leaves goes to host memory of ours, of which there is only so much.
