@@ -11,13 +11,16 @@ namespace {
 
 constexpr std::size_t kLongestName = 253;
 
+std::optional<Error> bad_memory_limit(const std::optional<Bytes>& limit) {
+  if (!limit || limit->count > 0) return std::nullopt;
+  return Error{fmt::format("memory limit {} is not above 0", limit->count)};
+}
+
 std::optional<Error> bad_limits(const Limits& limits) {
   if (limits.core_percent < 1 || limits.core_percent > 100) {
     return Error{fmt::format("core limit {} is not from 1 to 100", limits.core_percent)};
   }
-  if (limits.memory && limits.memory->count <= 0) {
-    return Error{fmt::format("memory limit {} is not above 0", limits.memory->count)};
-  }
+  if (auto bad = bad_memory_limit(limits.memory)) return bad;
   if (limits.priority < kLowestPriority || limits.priority > kHighestPriority) {
     return Error{fmt::format("priority {} is not from {} to {}", limits.priority, kLowestPriority,
                              kHighestPriority)};
@@ -211,8 +214,10 @@ Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   const GpuId gpu_id = e.gpu ? *e.gpu : best_gpu();
   Gpu* gpu = find_gpu(gpu_id);
   if (gpu == nullptr) return unknown("gpu", gpu_id.value);
+  if (auto bad = bad_memory_limit(e.memory_limit)) return *bad;
   Client& client = clients_[e.client];
   client.id = e.client;
+  client.own_limit = e.memory_limit;
   client.seq = next_client_++;
   client.tenant = tenant;
   ++tenant->clients;
@@ -282,39 +287,77 @@ Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
 
 // --- memory ------------------------------------------------------------------------------------
 
-// Growth that cannot be given, and why.
+// Every bound on the client's memory.
+MemoryRoom Core::Impl::room_of(const Client& client) const {
+  const Residency& residency = gpus_.at(client.gpu).residency();
+  MemoryRoom room{.limit = kMostMemory,
+                  .gpu = residency.room_for(client) - client.memory.demand - client.memory.rounding,
+                  .easily = residency.easy_room(),
+                  .host = residency.host_room(client)};
+  if (const auto& limit = client.tenant->limits.memory) {
+    room.limit = *limit - client.share->allocated;
+  }
+  if (client.own_limit && *client.own_limit - client.memory.allocated() < room.limit) {
+    room.limit = *client.own_limit - client.memory.allocated();
+    room.own_limit = true;
+  }
+  return room;
+}
+
+Bytes Core::Impl::claim_room(const Client& client) const {
+  const Gpu& gpu = gpus_.at(client.gpu);
+  const Bytes room = gpu.total() - gpu.residency().resident() - gpu.residency().incoming();
+  const auto& limit = client.tenant->limits.memory;
+  if (!limit) return room;
+  Bytes left = *limit;
+  for (const auto& [id, other] : gpu.clients()) {
+    if (other->share == client.share) left -= other->memory.resident;
+  }
+  return std::min(room, left);
+}
+
+// Growth that cannot be given, and why. Nobody else compares memory with a limit.
 std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client& client) const {
   const Gpu& gpu = gpus_.at(client.gpu);
   const Residency& residency = gpu.residency();
+  const MemoryRoom room = room_of(client);
   const Bytes growth = e.allocated - client.memory.demand;
   const auto refused = [&](Why why, Bytes asked, Bytes most, Bytes allowed) {
     return Decision{
         MemoryRefused{e.client, e.allocated, client.memory.demand + std::max(Bytes{}, allowed)},
         {.why = why, .bytes = asked, .free = std::max(Bytes{}, most)}};
   };
-  const Bytes room = residency.room_for(client);
-  if (e.allocated > room) {
-    const bool alone = room == residency.safe_limit();
-    return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, room,
-                   room - client.memory.demand);
+  const Bytes most = residency.room_for(client);
+  const bool grows = growth > Bytes{};  // otherwise all of it is beyond the GPU
+  if (grows && growth > room.gpu + client.memory.rounding) {
+    const bool alone = most == residency.safe_limit();
+    return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, most,
+                   most - client.memory.demand);
   }
-  if (const Bytes in_pages = e.allocated + client.memory.rounding; in_pages > room) {
-    return refused(Why::LargerInPages, in_pages, room,
-                   room - client.memory.demand - client.memory.rounding);
+  if (grows && growth > room.gpu) {
+    return refused(Why::LargerInPages, e.allocated + client.memory.rounding, most, room.gpu);
   }
-  const auto& limit = client.tenant->limits.memory;
-  const Bytes used = gpu.allocated_by(client.tenant->id);
-  if (limit && used + growth > *limit) {
-    return refused(Why::LimitExceeded, growth, *limit - used, *limit - used);
+  if (const Bytes asked = e.allocated + e.beyond - client.memory.allocated(); asked > room.limit) {
+    if (room.limit < Bytes{} && !room.own_limit) {
+      return refused(Why::OverMemoryLimit, client.share->allocated, *client.tenant->limits.memory,
+                     Bytes{});
+    }
+    return refused(room.own_limit ? Why::OwnLimitExceeded : Why::LimitExceeded, asked, room.limit,
+                   room.limit);
   }
+  if (!grows) return std::nullopt;
   const bool movable = e.may_wait && !e.pins;
-  if (e.may_wait && !residency.host_fits(client, growth, movable)) {
-    const Bytes leaves = movable && client.leaves_to_host() ? growth : Bytes{};
+  const bool has_places = residency.host_fits(client, growth, movable);
+  if (movable && !has_places) {
+    const Bytes leaves = client.leaves_to_host() ? growth : Bytes{};
     return refused(Why::NoHostMemory, residency.host_need(growth, leaves), residency.host_left(),
-                   residency.host_room(client));
+                   room.host);
   }
   if (movable) return std::nullopt;
-  if (!e.may_wait && growth > residency.free()) {
+  // Others make room for what waits, and can do so only when they have a place to go to. A client
+  // that waits already goes on to.
+  const bool waits = e.may_wait && (has_places || client.memory.awaits > Bytes{});
+  if (!waits && growth > residency.free()) {
     return refused(Why::NoRoom, growth, residency.free(), residency.free());
   }
   const Bytes promised = gpu.pinned_room(client, growth);
@@ -326,8 +369,10 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
-  const bool ordered = e.resident.count >= 0 && e.resident <= e.allocated;
+  const bool ordered = e.resident.count >= 0 && e.resident <= e.allocated && e.beyond.count >= 0;
+  if (ordered && e.allocated + e.beyond > kMostMemory) return Error{"more than any GPU has"};
   const Bytes growth = ordered ? e.allocated - client->memory.demand : Bytes{};
+  const bool asks = ordered && e.allocated + e.beyond > client->memory.allocated();
   const Bytes pinned_now = e.may_wait && !e.pins ? Bytes{} : std::max(Bytes{}, growth);
   const bool awaited = ordered && e.allocated - e.resident >= client->memory.awaits;
   if (!awaited || e.pinned.count < 0 || e.pinned - pinned_now > e.resident) {
@@ -343,14 +388,14 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
   if (growth.count > 0 && e.resident != client->memory.resident) {
     return Error{fmt::format("client {} grows and shrinks at once", e.client.value)};
   }
-  if (growth.count > 0) {
+  if (asks) {
     if (auto refused = refuse(e, *client)) {
       out.push_back(std::move(*refused));
       return {};
     }
   }
   gpu.memory_changed(*client, e, now, out);
-  if (growth.count > 0) {
+  if (asks) {
     wake_by_work(*client->tenant, now, out);
     follow_idleness(*client->tenant, true, now);
   }
@@ -363,7 +408,8 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
   if (client == nullptr) return unknown("client", e.client.value);
   Gpu& gpu = gpus_.at(client->gpu);
   if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident ||
-      e.allocated > gpu.total() || e.allocated - e.resident < client->memory.awaits) {
+      e.beyond.count < 0 || e.beyond > kMostMemory || e.allocated > gpu.total() ||
+      e.allocated - e.resident < client->memory.awaits) {
     return Error{fmt::format("client {} cannot have {} of which {} on the GPU and {} pinned",
                              e.client.value, e.allocated.count, e.resident.count, e.pinned.count)};
   }

@@ -47,15 +47,15 @@ class Core {
   std::optional<SleepView> sleep_of(TenantId tenant) const;
   // What clients can have on the GPU together.
   std::optional<Bytes> safe_limit(GpuId gpu) const;
-  // The same less all that can never leave it, with what is promised.
   // What safe_limit() would be with that measurement.
   std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const;
-  std::optional<Bytes> unpinned(GpuId gpu) const;
-  // Host memory (residency_host.cpp): what the client is to have of it, how much more that can move
-  // it could have as far as that goes, and whether there is enough for `growth` more.
+  // How much more memory the client could have. Only step() refuses any.
+  std::optional<MemoryRoom> memory_room(ClientId client) const;
+  // What of a claim may be counted as being on the GPU: what nobody is counted with, within the
+  // tenant's limit.
+  Bytes claim_room(ClientId client) const;
+  // What the client is to have of the host's memory (residency_host.cpp).
   HostNeed host_need(ClientId client) const;
-  Bytes host_room(ClientId client) const;
-  bool host_fits(ClientId client, Bytes growth, bool movable) const;
   const Config& config() const;
 
  private:

@@ -47,9 +47,13 @@ class Core::Impl {
     if (it == gpus_.end()) return std::nullopt;
     return it->second.residency().safe_limit_with(what);
   }
-  std::optional<Bytes> unpinned(GpuId id) const {
-    const auto it = gpus_.find(id);
-    return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().unpinned());
+  std::optional<MemoryRoom> memory_room(ClientId id) const {
+    const auto it = clients_.find(id);
+    return it == clients_.end() ? std::nullopt : std::optional(room_of(it->second));
+  }
+  Bytes claim_room(ClientId id) const {
+    const auto it = clients_.find(id);
+    return it == clients_.end() ? Bytes{} : claim_room(it->second);
   }
   // Null when the client is not known.
   const Residency* residency_of(ClientId id, const Client*& client) const {
@@ -77,6 +81,8 @@ class Core::Impl {
   Result<void> take(const Usage& e, Time now, Decisions& out);
   Result<void> take(const MemoryChanged& e, Time now, Decisions& out);
   Result<void> take(const MemoryFound& e, Time now, Decisions& out);
+  MemoryRoom room_of(const Client& client) const;
+  Bytes claim_room(const Client& client) const;
   std::optional<Decision> refuse(const MemoryChanged& e, const Client& client) const;
   Result<void> take(const MemoryMoved& e, Time now, Decisions& out);
   Result<void> take(const MemoryRounded& e, Time now, Decisions& out);

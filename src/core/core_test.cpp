@@ -209,6 +209,49 @@ TEST(Core, ATenantCannotAllocateBeyondItsLimit) {
   EXPECT_EQ(only<MemoryRefused>(t.allocate(2, gib(1) + Bytes{1})).size(), 1u);
 }
 
+// What is beyond the GPU is the driver's concern, and counts for the limit all the same.
+TEST(Core, ALimitHoldsForWhatIsBeyondTheGpu) {
+  TestCore t;
+  t.gpu(0);
+  t.step(TenantAdded{TenantId{1}, "a", {.memory = gib(20)}});
+  t.step(ClientAdded{ClientId{1}, TenantId{1}, GpuId{0}});
+  t.step(ClientAdded{ClientId{2}, TenantId{1}, GpuId{0}});
+  const auto ask = [&](Bytes allocated, Bytes beyond) {
+    return t.step(MemoryChanged{.client = ClientId{1},
+                                .allocated = allocated,
+                                .resident = t.view(1).resident,
+                                .beyond = beyond});
+  };
+  EXPECT_EQ(only<MemoryAvailable>(ask(gib(12), gib(4))).size(), 1u);
+  EXPECT_EQ(t.core.memory_room(ClientId{2})->limit, gib(4));
+  EXPECT_EQ(only<MemoryRefused>(ask(gib(12), gib(8) + Bytes{1})).size(), 1u);
+  EXPECT_TRUE(only<MemoryRefused>(ask(gib(12), gib(8))).empty());
+  const Decisions none_left = t.allocate(2, Bytes{1});
+  ASSERT_EQ(only<MemoryRefused>(none_left).size(), 1u);
+  EXPECT_EQ(to_text(none_left[0].reason), "1B asked for, and 0B left under the memory limit");
+  t.step(ClientGone{ClientId{1}});
+  EXPECT_EQ(t.core.memory_room(ClientId{2})->limit, gib(20));
+  EXPECT_EQ(
+      t.refused(MemoryChanged{.client = ClientId{2}, .allocated = Bytes{1}, .beyond = kMostMemory}),
+      "more than any GPU has");
+}
+
+TEST(Core, AClientHasNoMoreThanItsOwnLimit) {
+  TestCore t;
+  t.gpu(0);
+  t.step(TenantAdded{TenantId{1}, "a", {.memory = gib(4)}});
+  EXPECT_EQ(t.refused(ClientAdded{ClientId{1}, TenantId{1}, GpuId{0}, Bytes{0}}),
+            "memory limit 0 is not above 0");
+  t.step(ClientAdded{ClientId{1}, TenantId{1}, GpuId{0}, gib(2)});
+  t.step(ClientAdded{ClientId{2}, TenantId{1}, GpuId{0}, gib(9)});
+  const Decisions own = t.allocate(1, gib(3));
+  EXPECT_EQ(only<MemoryRefused>(own).at(0).allowed, gib(2));
+  EXPECT_EQ(to_text(own[0].reason), "3GiB asked for, and 2GiB left under NVSHARE_GPU_MEMORY_LIMIT");
+  EXPECT_TRUE(only<MemoryRefused>(t.allocate(1, gib(2))).empty());
+  EXPECT_FALSE(t.core.memory_room(ClientId{2})->own_limit) << "it cannot raise the tenant's";
+  EXPECT_EQ(only<MemoryRefused>(t.allocate(2, gib(3))).at(0).allowed, gib(2));
+}
+
 TEST(Core, NothingLargerThanTheGpuIsTaken) {
   TestCore t;
   t.gpu(0);

@@ -123,23 +123,16 @@ std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
 std::optional<Bytes> Core::safe_limit_with(const OverheadMeasured& what) const {
   return impl_->safe_limit_with(what);
 }
-std::optional<Bytes> Core::unpinned(GpuId gpu) const {
-  return impl_->unpinned(gpu);
+std::optional<MemoryRoom> Core::memory_room(ClientId client) const {
+  return impl_->memory_room(client);
+}
+Bytes Core::claim_room(ClientId client) const {
+  return impl_->claim_room(client);
 }
 HostNeed Core::host_need(ClientId id) const {
   const Client* client = nullptr;
   const Residency* residency = impl_->residency_of(id, client);
   return residency == nullptr ? HostNeed{} : residency->host_need_of(*client);
-}
-Bytes Core::host_room(ClientId id) const {
-  const Client* client = nullptr;
-  const Residency* residency = impl_->residency_of(id, client);
-  return residency == nullptr ? Bytes{} : residency->host_room(*client);
-}
-bool Core::host_fits(ClientId id, Bytes growth, bool movable) const {
-  const Client* client = nullptr;
-  const Residency* residency = impl_->residency_of(id, client);
-  return residency != nullptr && residency->host_fits(*client, growth, movable);
 }
 Snapshot Core::snapshot() const {
   return impl_->snapshot();

@@ -75,7 +75,8 @@ struct TenantSleeps {
 struct ClientAdded {
   ClientId client;
   TenantId tenant;
-  std::optional<GpuId> gpu;  // none: the core places it
+  std::optional<GpuId> gpu;             // none: the core places it
+  std::optional<Bytes> memory_limit{};  // of this client alone, beside its tenant's
 };
 struct ClientGone {
   ClientId client;
@@ -102,7 +103,8 @@ struct Usage {
 // much is on the GPU. Growth is asked for by a larger `allocated` with the old `resident`. What
 // `may_wait` is promised when it can ever fit, and otherwise refused; what may not is refused when
 // there is no room now. Growth that can never leave the GPU (`pinned` has it already) and may wait
-// (`pins`) is the client's when MemoryGiven says so.
+// (`pins`) is the client's when MemoryGiven says so. What the client has `beyond` the GPU counts
+// for limits alone, beside `allocated`.
 struct MemoryChanged {
   ClientId client;
   Bytes allocated{};
@@ -110,6 +112,7 @@ struct MemoryChanged {
   Bytes resident{};
   bool may_wait = true;
   bool pins = false;
+  Bytes beyond{};
 };
 // What a client has, and nobody gave it: counted as it is, whatever the limits and the room.
 // `from_before`: the memory was there before the client was known, so it was measured as overhead.
@@ -119,6 +122,7 @@ struct MemoryFound {
   Bytes pinned{};
   Bytes resident{};
   bool from_before = true;
+  Bytes beyond{};
 };
 // Progress of a SendOut or BringIn: how much is on the GPU now, and how long moving it took. Whole
 // chunks move, so more may have gone out than was ordered, also without any order. What was to move

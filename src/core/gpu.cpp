@@ -129,13 +129,13 @@ void Gpu::usage(Client& client, Duration used, Time now) {
 }
 
 void Gpu::memory_changed(Client& client, const MemoryChanged& to, Time now, Decisions& out) {
-  set_allocated(client, to.allocated, now);
+  set_allocated(client, to.allocated, to.beyond, now);
   residency_.change(client, to, now, out);
   place(client, now, out);
 }
 
 void Gpu::memory_found(Client& client, const MemoryFound& what, Time now, Decisions& out) {
-  set_allocated(client, what.allocated, now);
+  set_allocated(client, what.allocated, what.beyond, now);
   residency_.found(client, what, now, out);
   place(client, now, out);
 }
@@ -145,9 +145,9 @@ void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisio
   place(client, now, out);
 }
 
-void Gpu::set_allocated(Client& client, Bytes allocated, Time now) {
+void Gpu::set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now) {
   const bool bound_before = client.share->over_memory_limit();
-  residency_.set_allocated(client, allocated);
+  residency_.set_allocated(client, allocated, beyond);
   memory_limit_may_bind(*client.share, bound_before, now);
 }
 
@@ -293,11 +293,6 @@ Reason Gpu::explain(const Client& client, Time now) const {
   }
   if (!client.waits_for_memory()) return {.why = Why::NoWork};
   return residency_.explain(client, now);
-}
-
-Bytes Gpu::allocated_by(TenantId tenant) const {
-  const auto it = shares_.find(tenant);
-  return it == shares_.end() ? Bytes{} : it->second.allocated;
 }
 
 }  // namespace nvshare::core

@@ -62,11 +62,9 @@ class Gpu {
   // How much more the client may have that never leaves the GPU, so that everyone else can still
   // have what was promised to it; `asked` at most.
   Bytes pinned_room(const Client& client, Bytes asked) const;
-  // What the tenant has allocated on this GPU.
-  Bytes allocated_by(TenantId tenant) const;
 
  private:
-  void set_allocated(Client& client, Bytes allocated, Time now);
+  void set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now);
   void memory_limit_may_bind(const Share& share, bool bound_before, Time now);
   void place(Client& client, Time now, Decisions& out);
   void park(Client& client, bool parked, Time now);

@@ -45,20 +45,26 @@ Bytes MemoryAccount::counted_resident() const {
 
 MemoryChanged MemoryAccount::changed(ClientId client, Bytes core_resident) const {
   const Bytes resident = std::min(counted_resident(), core_resident);
-  return {client, counted(), std::min(counted_pinned(), resident), resident};
+  return {.client = client,
+          .allocated = counted(),
+          .pinned = std::min(counted_pinned(), resident),
+          .resident = resident,
+          .beyond = beyond_};
 }
 
-MemoryChanged MemoryAccount::grown(ClientId client, Bytes bytes, bool movable, bool waits) const {
+MemoryChanged MemoryAccount::grown(ClientId client, Bytes bytes, Bytes more_beyond, bool movable,
+                                   bool waits) const {
   return {.client = client,
           .allocated = counted() + bytes,
           .pinned = counted_pinned() + (movable ? kNothing : bytes),
           .resident = counted_resident(),
           .may_wait = movable || waits,
-          .pins = waits};
+          .pins = waits,
+          .beyond = beyond_ + more_beyond};
 }
 
 MemoryFound MemoryAccount::found(ClientId client, bool from_before) const {
-  return {client, counted(), counted_pinned(), counted_resident(), from_before};
+  return {client, counted(), counted_pinned(), counted_resident(), from_before, beyond_};
 }
 
 // Whatever the client says: only what can move is beyond, and only what is there is doubted.
@@ -239,10 +245,6 @@ MemoryMoved MemoryAccount::arrived(ClientId client, std::uint64_t order, Bytes b
 }
 
 // --- beyond the GPU ----------------------------------------------------------------------------
-
-Bytes MemoryAccount::beyond_with(Bytes more, Bytes room) const {
-  return std::clamp(counted() + more - room, kNothing, more);
-}
 
 Bytes MemoryAccount::push_beyond(Bytes bytes) {
   const Bytes pushed =

@@ -46,9 +46,9 @@ struct MemoryCredit {
 // value. Whoever changes it tells the core what changed(), grown() or found() says; afterwards the
 // core's numbers are counted(), counted_pinned() and counted_resident().
 //
-// allocated = counted + beyond. What is beyond is too much for the GPU, and the core never hears of
-// it. Which bytes are beyond nobody knows: a client says that all it was given is on the GPU, and
-// `beyond` of that does not count.
+// allocated = counted + beyond. What is beyond is too much for the GPU: the core counts it for
+// limits alone. Which bytes are beyond nobody knows: a client says that all it was given is on the
+// GPU, and `beyond` of that does not count.
 //
 // A client is not believed that a part of its memory is on the GPU (doubted) while that part would
 // not fit beside the others' or is above a limit: otherwise a false hello takes the GPU from the
@@ -81,7 +81,9 @@ class MemoryAccount {
   // `core_resident` is what the core counts as being on the GPU now. Messages cross each other:
   // memory that the core has not heard of yet cannot be less.
   MemoryChanged changed(ClientId client, Bytes core_resident) const;
-  MemoryChanged grown(ClientId client, Bytes bytes, bool movable, bool waits) const;
+  // With `bytes` more on the GPU, and `more_beyond` beyond it.
+  MemoryChanged grown(ClientId client, Bytes bytes, Bytes more_beyond, bool movable,
+                      bool waits) const;
   MemoryFound found(ClientId client, bool from_before) const;
 
   // --- more
@@ -112,8 +114,6 @@ class MemoryAccount {
   MemoryMoved arrived(ClientId client, std::uint64_t order, Bytes bytes);
 
   // --- beyond the GPU
-  // How much of `more` would be beyond when at most `room` counts.
-  Bytes beyond_with(Bytes more, Bytes room) const;
   // So much less counts, as far as it can move. Answers how much that is.
   Bytes push_beyond(Bytes bytes);
   void pull_back(Bytes bytes);
@@ -124,13 +124,11 @@ class MemoryAccount {
   // that has changed.
   bool set_rounding(Bytes said);
   Bytes rounding() const { return rounding_; }
-  // What it can take on the GPU with its credit: what moves takes up to as much again.
-  Bytes most_in_pages() const {
-    return counted() + rounding_ + movable_credit_.left * 2 + pinned_credit_.left;
-  }
 
   // --- credit
   MemoryCredit& credit(bool movable) { return movable ? movable_credit_ : pinned_credit_; }
+  // What that can take on the GPU: what moves takes up to as much again, in whole pages.
+  Bytes credit_in_pages() const { return movable_credit_.left * 2 + pinned_credit_.left; }
   Bytes credit_left() const { return movable_credit_.left + pinned_credit_.left; }
   // What counts against limits: whatever the client does with its credit, it has no more.
   Bytes promised() const { return allocated_ + credit_left(); }

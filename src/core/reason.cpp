@@ -97,6 +97,9 @@ std::string to_text(const Reason& r) {
     case Why::LimitExceeded:
       return fmt::format("{} asked for, and {} left under the memory limit", to_text(r.bytes),
                          to_text(r.free));
+    case Why::OwnLimitExceeded:
+      return fmt::format("{} asked for, and {} left under NVSHARE_GPU_MEMORY_LIMIT",
+                         to_text(r.bytes), to_text(r.free));
     case Why::LargerThanGpu:
       return fmt::format(
           "{} in all, and the GPU can give at most {} beside what contexts and libraries take "

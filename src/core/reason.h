@@ -39,13 +39,14 @@ enum class Why {
   HasBudget,
   TurnOver,
   GivesWay,
-  Rotation,       // memory is needed by a waiting client
-  LimitExceeded,  // `bytes` asked, `free` left under the tenant's limit
-  LargerThanGpu,  // `bytes` asked, `free` is the most the GPU can give
-  LargerInPages,  // the same in the pages that the driver takes; as asked for it would fit
-  NoRoom,         // `bytes` asked, `free` free now, and it cannot wait
-  NoHostMemory,   // `bytes` of host memory needed for the shortage then, `free` possible
-  RoomPromised,   // `bytes` asked for good, and beside what others were promised `free` is left
+  Rotation,          // memory is needed by a waiting client
+  LimitExceeded,     // `bytes` asked, `free` left under the tenant's limit
+  OwnLimitExceeded,  // the same, under the client's own
+  LargerThanGpu,     // `bytes` asked, `free` is the most the GPU can give
+  LargerInPages,     // the same in the pages that the driver takes; as asked for it would fit
+  NoRoom,            // `bytes` asked, `free` free now, and it cannot wait
+  NoHostMemory,      // `bytes` of host memory needed for the shortage then, `free` possible
+  RoomPromised,      // `bytes` asked for good, and beside what others were promised `free` is left
   Fits,
   NextInLine,
   FillsGap,

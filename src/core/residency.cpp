@@ -143,7 +143,7 @@ void Residency::leave(Client& client) {
   set_undone(client, kNothing);
   set_rounding(client, kNothing);
   count(client, {});
-  set_allocated(client, kNothing);
+  set_allocated(client, kNothing, kNothing);
   std::erase(changed_, &client);
   --processes_;
   measured_processes_ = std::min(measured_processes_, processes_);

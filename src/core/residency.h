@@ -63,8 +63,9 @@ class Residency {
 
   // What its tenant has with that. Comes before change() and found(), because a tenant above its
   // limit is treated otherwise.
-  static void set_allocated(Client& client, Bytes allocated) {
-    client.share->allocated += allocated - client.memory.demand;
+  static void set_allocated(Client& client, Bytes allocated, Bytes beyond) {
+    client.share->allocated += allocated + beyond - client.memory.allocated();
+    client.memory.beyond = beyond;
   }
 
   // Growth and shrinking that have been checked; what does not move is there `at_once`. Answers the
@@ -99,6 +100,10 @@ class Residency {
   Bytes host_used() const { return sums_.host_used; }
   // Whether there is host memory for what would have to leave if the client had `growth` more.
   bool host_fits(const Client& client, Bytes growth, bool movable) const;
+  // What fits before host memory is made ahead of need. A client that is alone needs none.
+  Bytes easy_room() const {
+    return (processes_ > 1 ? fits_easily(safe_limit()) : safe_limit()) - sums_.demand;
+  }
   // How much more the client could have that can move, as far as host memory goes.
   Bytes host_room(const Client& client) const;
   // What host memory would be needed then, and what there can be.

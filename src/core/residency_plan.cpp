@@ -31,7 +31,7 @@ void Residency::withdraw(Client& client, Time now, Decisions& out) {
   out.push_back({MemoryWithdrawn{client.id, bytes},
                  {.why = Why::MemoryCannotFit, .bytes = client.memory.demand, .free = most}});
   pinned_ -= bytes;
-  set_allocated(client, client.memory.demand - bytes);
+  set_allocated(client, client.memory.demand - bytes, client.memory.beyond);
   client.memory.demand -= bytes;
   recount(client);
   stale_ = true;

@@ -44,6 +44,15 @@ struct HostNeed {
   Bytes ahead{};  // so that it can make room for others at once; never less than `now`
 };
 
+// How much more memory a client could have, by each bound alone. Below 0: it has too much.
+struct MemoryRoom {
+  Bytes limit{};           // under the limit that leaves less
+  bool own_limit = false;  // that is the client's own, not its tenant's
+  Bytes gpu{};             // beside what can never leave the GPU, in whole pages
+  Bytes easily{};          // on the GPU, before host memory is made ahead of need
+  Bytes host{};            // that can move: what must leave then has a place in host memory
+};
+
 struct GpuView {
   GpuId id;
   Bytes total{};

@@ -135,7 +135,8 @@ struct Share {
 
 // What of a client's memory is where. Written by Residency.
 struct MemoryState {
-  Bytes demand{};  // all that the client has allocated
+  Bytes demand{};  // all that the client has allocated, and that the GPU can hold
+  Bytes beyond{};  // more than that: it counts for limits alone
   Bytes pinned{};
   Bytes resident{};  // on the GPU now
   Bytes awaits{};    // of demand: cannot move, and is given when there is room for it
@@ -147,6 +148,8 @@ struct MemoryState {
   Bytes undone{};    // of orders that are over; its room is kept until the last is
   Bytes moved_in{};  // brought in since it was last complete, for the quantum
 
+  // All that counts for limits.
+  Bytes allocated() const { return demand + beyond; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
   // What it lacks and nobody has brought on the way; and what of that an order could bring.
@@ -268,6 +271,7 @@ struct Client {
   std::uint64_t seq = 0;
   Tenant* tenant = nullptr;
   Share* share = nullptr;
+  std::optional<Bytes> own_limit;  // of its memory, beside its tenant's
   bool wants_work = false;
   bool parked = false;  // has work, and its memory is not there
 

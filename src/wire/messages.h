@@ -22,6 +22,8 @@ inline constexpr uint16_t kMinorPinnedWaits = 1;
 inline constexpr uint16_t kMinorIpc = 4;
 // From this one on programs of one home share host memory (ArenaShared).
 inline constexpr uint16_t kMinorSharedArena = 5;
+// From this one on the scheduler holds a process to its own limit (Hello).
+inline constexpr uint16_t kMinorOwnLimit = 5;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
@@ -108,7 +110,7 @@ struct Hello {
   uint64_t allocated;
   uint64_t pinned;
   uint64_t resident;
-  uint64_t reserved;  // 0
+  uint64_t memory_limit;  // of this process, beside its tenant's; 0: none
   char program[kNameLength];
 };
 

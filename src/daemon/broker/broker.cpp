@@ -11,6 +11,7 @@ namespace {
 constexpr Bytes kSmallestGpu = mib(1);
 constexpr Bytes kLargestGpu = gib(1024);
 constexpr Duration kFoundCounts = 30s;
+constexpr auto kMost = static_cast<std::uint64_t>(core::kMostMemory.count);
 
 std::optional<Error> bad_hello(const wire::Hello& hello) {
   if (hello.magic != wire::kMagic) return Error{"this is no program of nvshare"};
@@ -20,7 +21,7 @@ std::optional<Error> bad_hello(const wire::Hello& hello) {
                     "libnvshare.so that came with the scheduler",
                     hello.major, hello.minor, wire::kMajor, wire::kMinor)};
   }
-  if (hello.allocated > static_cast<std::uint64_t>(core::kMostMemory.count)) {
+  if (hello.allocated > kMost) {
     return Error{"more memory allocated than any GPU has"};
   }
   if (hello.pinned > hello.resident || hello.resident > hello.allocated) {
@@ -388,9 +389,8 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   if (ours) client.arena_claimed = client.arena_brought = client.arena;
   tenant.clients.insert(id);
   gpus_.at(gpu).clients.insert(id);
-  // Its own account is empty yet, so that nothing of it is in the way.
   const Bytes total = gpus_.at(gpu).total;
-  client.memory = {claim, total, client.oversubscribes ? room_for(client) : total};
+  client.memory = {claim, total, client.oversubscribes ? core_.memory_room(id)->gpu : total};
   page.magic = wire::kPageMagic;
   page.version = wire::kMajor;
   page.scheduler.core_limit = static_cast<std::uint64_t>(tenant.limits.core_percent);
@@ -409,7 +409,9 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
     return Error{"more memory pinned than the GPU has"};
   }
   revoke_all(*gpu, now);  // there is less room with one more, and its tenant may have others
-  const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu}, now);
+  std::optional<Bytes> own_limit;
+  if (hello.memory_limit != 0) own_limit = to_bytes(std::min(hello.memory_limit, kMost));
+  const auto added = step(core::ClientAdded{ClientId{next_client_}, tenant, *gpu, own_limit}, now);
   if (!added) return added.error();
   ClientRecord& client = add_record(hello, peer, tenant, *gpu, page);
   update_watch(gpus_.at(*gpu), client.id);
@@ -459,12 +461,12 @@ void Broker::take_claim(ClientRecord& client, Time now) {
                                  {"resident", memory.resident().count},
                                  {"counted", memory.counted_resident().count}});
   }
-  const auto& limit = tenant.limits.memory;
-  if (!limit || allocated_by(tenant, client.gpu) <= *limit) return;
+  const Bytes left = core_.memory_room(client.id)->limit;
+  if (left >= Bytes{}) return;
   log_.warn("client_over_limit", {{"client", client.id.value},
                                   {"tenant", tenant.is.name},
                                   {"allocated", memory.allocated().count},
-                                  {"limit", limit->count}});
+                                  {"over", -left.count}});
 }
 
 void Broker::leave(ClientId id, Time now) {

@@ -158,16 +158,14 @@ class Broker {
   struct Refusal {
     Bytes allowed{};  // more than it has
     std::string why;
+    bool by_own_limit = false;  // the client's, not its tenant's
   };
-  std::optional<Refusal> refuse(const ClientRecord& client, Bytes bytes) const;
-  bool may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const;
   void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);
   void refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
                      const Refusal& refusal);
   void tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked, const Refusal& refusal);
   void book(ClientRecord& client, Time now, bool from_before = false);
-  Bytes room_to_believe(const ClientRecord& client) const;
   void believe(ClientRecord& client, Time now);
   void believe_more(Time now);
   // Credit: credit.cpp.
@@ -179,11 +177,9 @@ class Broker {
   void revoke_all(GpuId gpu, Time now);
   void revoke_if_near(ClientRecord& client, Bytes bytes, Time now);
   void lend(ClientRecord& client, bool movable);
-  Bytes room_on(GpuId gpu) const;
-  Bytes room_within_limits(const ClientRecord& client) const;
+  Bytes room_to_lend(const ClientRecord& client) const;
   bool may_have_credit(const ClientRecord& client) const;
   // Programs larger than their GPU: oversubscribe.cpp.
-  Bytes room_for(const ClientRecord& client) const;
   Bytes beyond_with(const ClientRecord& client, Bytes more) const;
   void fit_oversubscribed(Time now);
   void note_no_room(GpuRecord& gpu, Time now);
@@ -251,7 +247,6 @@ class Broker {
   void show_limits(const TenantRecord& tenant);
   void show_allocated(TenantId tenant, GpuId gpu);
   void show_rooms();
-  void show_room(GpuId gpu);
   void update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told = {});
   Result<GpuId> gpu_for(const wire::Hello& hello, Time now);
   ClientRecord& add_record(const wire::Hello& hello, const Peer& peer, TenantId tenant, GpuId gpu,

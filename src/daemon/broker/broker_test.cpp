@@ -99,7 +99,7 @@ TEST(BrokerHello, AReturningClientOverItsLimitIsTakenAndGetsNoMore) {
   EXPECT_EQ(t.broker.core().view(client)->allocated, gib(3)) << "what it really has";
   EXPECT_EQ(t.page(client).tenant_allocated, message.allocated);
   EXPECT_FALSE(t.ask(client, Bytes{1}));
-  EXPECT_NE(t.lines.find("it has more than its limit already"), std::string::npos);
+  EXPECT_NE(t.lines.find("over the memory limit: 3GiB used of 2GiB allowed"), std::string::npos);
   t.free(client, gib(1));
   EXPECT_FALSE(t.ask(client, Bytes{1}));
   t.free(client, gib(1));

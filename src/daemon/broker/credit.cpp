@@ -78,7 +78,7 @@ void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said,
 // Never refused, for it was within all limits when it was lent, and since. Should it be anyway, it
 // counts as what the client has.
 void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
-  core::MemoryChanged asked = client.memory.grown(client.id, bytes, movable, false);
+  core::MemoryChanged asked = client.memory.grown(client.id, bytes, {}, movable, false);
   asked.resident = core_.view(client.id)->resident;
   auto taken = decide(asked, now);
   client.memory.grow(bytes, {}, movable, true);
@@ -110,34 +110,20 @@ void Broker::revoke_all(GpuId gpu, Time now) {
 
 // Before it is decided whether the client may have so much more.
 void Broker::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
-  if (bytes > room_within_limits(client)) revoke(client, now);
-  if (bytes > room_on(client.gpu)) revoke_all(client.gpu, now);
+  const Bytes within = core_.memory_room(client.id)->limit - client.memory.credit_left();
+  if (bytes > within) revoke(client, now);
+  if (bytes > room_to_lend(client)) revoke_all(client.gpu, now);
 }
 
 // --- handing it out ----------------------------------------------------------------------------
 
-// Before the GPU is so full that host memory is prepared, which one that is alone does not need.
-// Below 0 when it is.
-Bytes Broker::room_on(GpuId id) const {
-  const GpuRecord& gpu = gpus_.at(id);
-  const Bytes safe = core_.safe_limit(id).value_or(gpu.total);
-  Bytes room = gpu.clients.size() > 1 ? core::fits_easily(safe) : safe;
-  for (const ClientId one : gpu.clients) {
-    const ClientRecord& client = clients_.at(one);
-    room -= client.memory.most_in_pages();
+// On the client's GPU, beside what is lent there. Below 0 when the GPU is nearly full.
+Bytes Broker::room_to_lend(const ClientRecord& client) const {
+  Bytes room = core_.memory_room(client.id)->easily;
+  for (const ClientId id : gpus_.at(client.gpu).clients) {
+    room -= clients_.at(id).memory.credit_in_pages();
   }
   return room;
-}
-
-Bytes Broker::room_within_limits(const ClientRecord& client) const {
-  const TenantRecord& tenant = tenants_.at(client.tenant);
-  if (!tenant.limits.memory) return core::kMostMemory;
-  Bytes left = *tenant.limits.memory;
-  for (const ClientId one : tenant.clients) {
-    const ClientRecord& other = clients_.at(one);
-    if (other.gpu == client.gpu) left -= other.memory.promised();
-  }
-  return left;
 }
 
 // Alone in its tenant, so that it knows what the tenant has; and with all of its memory in place,
@@ -166,10 +152,10 @@ void Broker::lend(ClientRecord& client, bool movable) {
     credit.left -= Bytes{static_cast<std::int64_t>(back)};
   }
   if ((credit.given && credit.left >= half) || !may_have_credit(client)) return;
-  const Bytes on_gpu = room_on(client.gpu);
-  const Bytes within = room_within_limits(client);
+  const Bytes on_gpu = room_to_lend(client);
+  const Bytes within = core_.memory_room(client.id)->limit - client.memory.credit_left();
   if (std::min(on_gpu, within) < Bytes{}) return;
-  // An allocation takes less than twice what it asks for (MemoryAccount::most_in_pages).
+  // An allocation takes less than twice what it asks for (MemoryAccount::credit_in_pages).
   const Bytes room = std::min(movable ? Bytes{on_gpu.count / 2} : on_gpu, within);
   const Bytes more = std::clamp(lent - credit.left, Bytes{}, room);
   wire::hand_out(shared, to_count(more), to_count(lent + lent));

@@ -42,26 +42,11 @@ void Broker::book(ClientRecord& client, Time now, bool from_before) {
                                    {"reason", taken.error().message}});
 }
 
-// What of a claim may be counted as being on the GPU: what nobody else is counted with, within the
-// tenant's limit.
-Bytes Broker::room_to_believe(const ClientRecord& client) const {
-  const GpuRecord& gpu = gpus_.at(client.gpu);
-  const auto& limit = tenants_.at(client.tenant).limits.memory;
-  Bytes room = gpu.total;
-  Bytes left = limit.value_or(core::kMostMemory);
-  for (const ClientId id : gpu.clients) {
-    const ClientRecord& one = clients_.at(id);
-    room -= one.memory.counted_resident() + core_.view(id)->incoming;
-    if (one.tenant == client.tenant) left -= one.memory.counted_resident();
-  }
-  return std::min(room, left);
-}
-
 // A client that finds no room finds in its place what another one claims to have there: what was
 // found is less by what is believed now. The core does the same with what was measured.
 void Broker::believe(ClientRecord& client, Time now) {
   const Bytes before = client.memory.counted_resident();
-  if (!client.memory.believe(room_to_believe(client))) return;
+  if (!client.memory.believe(core_.claim_room(client.id))) return;
   GpuRecord& gpu = gpus_.at(client.gpu);
   const Bytes brought = client.memory.counted_resident() - before;
   gpu.overhead_found = std::max(Bytes{}, gpu.overhead_found - brought);
@@ -80,24 +65,6 @@ void Broker::believe_more(Time now) {
 
 // --- more --------------------------------------------------------------------------------------
 
-// What the core does not know of.
-std::optional<Broker::Refusal> Broker::refuse(const ClientRecord& client, Bytes bytes) const {
-  // Larger than anything there is; also what would overflow below.
-  if (bytes > core::kMostMemory || client.memory.allocated() > core::kMostMemory - bytes) {
-    return Refusal{Bytes{0}, "more than any GPU has"};
-  }
-  const TenantRecord& tenant = tenants_.at(client.tenant);
-  if (const auto& limit = tenant.limits.memory; limit && bytes > Bytes{}) {
-    const Bytes has = allocated_by(tenant, client.gpu);
-    if (has > *limit) return Refusal{Bytes{0}, "it has more than its limit already"};
-    // What the core counts is not all that such a tenant has.
-    if (tenant.oversubscribes && bytes > *limit - has) {
-      return Refusal{*limit - has, "more than the memory limit, with what is on the host"};
-    }
-  }
-  return std::nullopt;
-}
-
 // Once for each limit: a framework that is refused memory tries again, and with less.
 void Broker::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
                            const Refusal& refusal) {
@@ -105,8 +72,8 @@ void Broker::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
   auto message = wire::make<wire::Shortage>();
   message.asked = std::min(asked, kMost);
   message.used = static_cast<std::uint64_t>(allocated_by(tenant, gpu).count);
-  message.limit =
-      tenant.limits.memory ? static_cast<std::uint64_t>(tenant.limits.memory->count) : 0;
+  const bool by_tenant = tenant.limits.memory && !refusal.by_own_limit;
+  message.limit = by_tenant ? static_cast<std::uint64_t>(tenant.limits.memory->count) : 0;
   message.gpu = tenant.oversubscribes ? 0 : static_cast<std::uint64_t>(gpus_.at(gpu).total.count);
   wire::put_text(message.reason, sizeof message.reason, refusal.why.c_str());
   outbox_.tell_run(tenant.id, message.header);
@@ -152,20 +119,9 @@ void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time
   const bool movable = message.movable != 0 && can_move(client);
   const Bytes bytes = to_bytes(message.bytes);
   revoke_if_near(client, bytes, now);
-  if (const auto refusal = refuse(client, bytes)) {
-    return refuse_memory(client, message, *refusal);
-  }
   if (message.bytes == 0) return answer(client, message, true);
   grow(client, message, movable, now);
   lend(client, movable);
-}
-
-// Memory that cannot move: an older library takes no for an answer, and nothing else. Others can
-// make room only when they have a place to go to.
-bool Broker::may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const {
-  return message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
-         client.waiting.size() < wire::kMostRequests &&
-         core_.host_fits(client.id, to_bytes(message.bytes), false);
 }
 
 // The answer goes before what else follows from it: an order to bring memory in says nothing to a
@@ -177,8 +133,10 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   Bytes pushed{};
   if (!movable) pushed = client.memory.push_beyond(std::exchange(beyond, Bytes{}));
   if (pushed > Bytes{}) book(client, now);
-  const bool waits = may_wait(client, message);
-  auto taken = decide(client.memory.grown(client.id, bytes - beyond, movable, waits), now);
+  // An older library takes no for an answer, and nothing else.
+  const bool waits = message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
+                     client.waiting.size() < wire::kMostRequests;
+  auto taken = decide(client.memory.grown(client.id, bytes - beyond, beyond, movable, waits), now);
   // Nothing was pushed out of the way then.
   const auto refuse_it = [&](const Refusal& refusal) {
     refuse_memory(client, message, refusal);
@@ -190,7 +148,8 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     const auto* refused = std::get_if<core::MemoryRefused>(&decision.action);
     if (refused == nullptr || refused->client != client.id) continue;
     const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.memory.counted());
-    return refuse_it({allowed, core::to_text(decision.reason)});
+    return refuse_it({allowed, core::to_text(decision.reason),
+                      decision.reason.why == core::Why::OwnLimitExceeded});
   }
   const core::ClientView view = *core_.view(client.id);
   const bool fits = !movable || bytes == beyond || view.resident == view.allocated;
@@ -325,20 +284,13 @@ Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
 
 void Broker::show_rooms() {
   if (!std::exchange(rooms_stale_, false)) return;
-  for (const auto& [id, gpu] : gpus_) show_room(id);
-}
-
-void Broker::show_room(GpuId gpu) {
-  const auto unpinned = core_.unpinned(gpu);
-  if (!unpinned) return;
-  for (const ClientId id : gpus_.at(gpu).clients) {
-    const ClientRecord& client = clients_.at(id);
-    const auto view = core_.view(id);
-    const Bytes has = client.memory.counted() + client.memory.rounding();
-    Bytes more = *unpinned + view->pinned + view->awaits - has;
-    if (client.backend == wire::Backend::Swap) more = std::min(more, core_.host_room(id));
-    const Bytes room = std::max(Bytes{1}, client.memory.counted() + more);
-    client.page->scheduler.room = static_cast<std::uint64_t>(room.count);
+  for (const auto& [id, client] : clients_) {
+    const auto room = core_.memory_room(id);
+    if (!room) continue;  // its hello is being taken
+    const bool to_host = client.backend == wire::Backend::Swap;
+    const Bytes more = to_host ? std::min(room->gpu, room->host) : room->gpu;
+    const Bytes all = std::max(Bytes{1}, client.memory.counted() + more);
+    client.page->scheduler.room = static_cast<std::uint64_t>(all.count);
   }
 }
 

@@ -348,6 +348,23 @@ TEST(Shortage, IsToldToTheRunOnceForEachLimit) {
   EXPECT_STREQ(told[2].reason, "more than any GPU has");
 }
 
+TEST(Shortage, TheLimitOfAProcessIsNamed) {
+  TestBroker t;
+  const TenantId tenant = t.tenant("train", {.memory = gib(4)});
+  auto hello = TestBroker::hello();
+  hello.memory_limit = static_cast<std::uint64_t>(gib(1).count);
+  const ClientId client = t.join(tenant, hello);
+  EXPECT_EQ(t.ask_movable(client, gib(5)), TestBroker::Told::Refused);
+  EXPECT_EQ(t.allowed, hello.memory_limit);
+  ASSERT_EQ(t.outbox.shortages[tenant].size(), 1u);
+  EXPECT_EQ(t.outbox.shortages[tenant][0].limit, 0u) << "another limit than the tenant's";
+  EXPECT_STREQ(t.outbox.shortages[tenant][0].reason,
+               "5GiB asked for, and 1GiB left under NVSHARE_GPU_MEMORY_LIMIT");
+  EXPECT_EQ(t.ask_movable(client, gib(1) - mib(1)), TestBroker::Told::Available);
+  EXPECT_LE(t.broker.clients().at(client).memory.promised(), gib(1)) << "no credit above it";
+  EXPECT_EQ(t.broker.clients().at(client).refusals.count, 1u);
+}
+
 TEST(SwappingBackend, NativeMemoryIsPinnedWhateverTheProgramSays) {
   TestBroker t;
   const auto tenant =

@@ -8,18 +8,10 @@
 
 namespace nvshare::daemon {
 
-// What the client can have there at most.
-Bytes Broker::room_for(const ClientRecord& client) const {
-  const GpuRecord& gpu = gpus_.at(client.gpu);
-  Bytes room = core_.safe_limit(gpu.id).value_or(gpu.total);
-  for (const ClientId id : gpu.clients) {
-    if (id != client.id) room -= clients_.at(id).memory.counted_pinned();
-  }
-  return std::max(Bytes{}, room);
-}
-
+// How much of `more` would be beyond.
 Bytes Broker::beyond_with(const ClientRecord& client, Bytes more) const {
-  return client.oversubscribes ? client.memory.beyond_with(more, room_for(client)) : Bytes{};
+  if (!client.oversubscribes) return {};
+  return std::clamp(more - core_.memory_room(client.id)->gpu, Bytes{}, more);
 }
 
 // There may be less room than there was: one more process, or memory of others that cannot move.
@@ -27,7 +19,7 @@ Bytes Broker::beyond_with(const ClientRecord& client, Bytes more) const {
 void Broker::fit_oversubscribed(Time now) {
   for (auto& [id, client] : clients_) {
     if (!client.oversubscribes) continue;
-    const Bytes too_much = client.memory.counted() - room_for(client);
+    const Bytes too_much = Bytes{} - core_.memory_room(id)->gpu;
     if (client.memory.push_beyond(too_much) > Bytes{}) book(client, now);
   }
 }

@@ -65,9 +65,11 @@ void make_link(Link& link, CUdevice device) {
   }
 }
 
-// Adds to what is allocated unless that goes above the process's own limit, or wraps.
+// Adds to what is allocated unless that wraps. A scheduler holds the process to its own limit;
+// without one, or with an older one, the process does.
 bool add_allocated(Link& link, uint64_t bytes) {
-  const uint64_t limit = link.own_limit;
+  const bool held = link.phase != Phase::Unmanaged && link.minor >= wire::kMinorOwnLimit;
+  const uint64_t limit = held ? 0 : link.own_limit;
   uint64_t before = link.allocated.load();
   uint64_t after;
   do {
@@ -261,14 +263,15 @@ bool is_same(const CUuuid& one, const CUuuid& other) {
 }
 
 uint64_t own_limit(uint64_t device_memory) {
+  constexpr uint64_t kNothingFits = 1;
   const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT");
   const uint64_t limit = parse_limit(text, device_memory);
-  if (limit == 0 && text != nullptr && *text != 0 && strcmp(text, "0") != 0) {
-    warn_once(
-        "NVSHARE_GPU_MEMORY_LIMIT is not understood, and this program has no limit of its own "
-        "(examples: 4Gi, 512Mi, 2G, 25%)");
-  }
-  return limit;
+  if (limit != 0 || text == nullptr || *text == 0 || strcmp(text, "0") == 0) return limit;
+  // A program whose limit has a typing error is not to take the whole card.
+  warn_once(
+      "NVSHARE_GPU_MEMORY_LIMIT is not understood, and this program gets no GPU memory "
+      "(examples: 4Gi, 512Mi, 2G, 25%; 0: no limit of its own)");
+  return kNothingFits;
 }
 
 Gate* gate_of_current_device() {

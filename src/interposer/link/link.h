@@ -27,8 +27,8 @@ bool is_same(const CUuuid& one, const CUuuid& other);
 // Asks the scheduler whether this device's tenant may allocate `bytes` more, which can leave the
 // GPU (`movable`) or never will, and waits for the answer; far from any limit there is credit, and
 // nothing to ask. Unless refused they are counted from now on. Without a scheduler only the
-// process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts. Thread-safe; never called with a lock of
-// ours held.
+// process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts, and the process tests it. Thread-safe;
+// never called with a lock of ours held.
 enum class Given {
   Refused,
   Room,    // there is room for them now
@@ -124,6 +124,7 @@ struct MemoryView {
 MemoryView memory_view(Gate& gate);
 
 // The process's own limit on a device that has so much memory (NVSHARE_GPU_MEMORY_LIMIT); 0: none.
+// Of a value that is not understood: so little that nothing fits.
 uint64_t own_limit(uint64_t device_memory);
 
 }  // namespace nvshare::interposer

@@ -70,6 +70,7 @@ wire::Hello hello_of(const Link& link) {
   hello.allocated = link.allocated.load();
   hello.pinned = link.pinned.load();
   hello.resident = hello.allocated - link.absent.load();
+  hello.memory_limit = link.own_limit;
   wire::put_text(hello.program, sizeof hello.program, program_invocation_short_name);
   return hello;
 }
