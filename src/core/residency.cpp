@@ -23,12 +23,16 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
 }
 
 Bytes Residency::safe_limit() const {
-  if (overhead_) return safe_limit_with(*overhead_, measured_processes_);
+  return std::min(promised_limit(), total_ - (overhead_ ? overhead_->found : kNothing));
+}
+
+Bytes Residency::promised_limit() const {
+  if (overhead_) return promised_limit_with(*overhead_, measured_processes_);
   return std::max(kNothing, total_ - estimated_overhead());
 }
 
 // What processes take for themselves that have come since is not in a measurement.
-Bytes Residency::safe_limit_with(const OverheadMeasured& what, int measured_processes) const {
+Bytes Residency::promised_limit_with(const OverheadMeasured& what, int measured_processes) const {
   Bytes taken = what.overhead + config_.reserve_per_process * (processes_ - measured_processes);
   if (what.at_most) taken = std::min(taken, estimated_overhead());
   return std::max(kNothing, total_ - taken);
@@ -253,6 +257,7 @@ void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
   if (!overhead_ || brought <= kNothing) return;
   const Bytes measured = overhead_->overhead;
   overhead_->overhead = std::max(std::min(measured, reserve_of_processes()), measured - brought);
+  overhead_->found = std::max(kNothing, overhead_->found - brought);
   const bool first = client.memory.demand == kNothing;
   measured_processes_ = std::min(measured_processes_ + (first ? 1 : 0), processes_);
   stale_ = true;

@@ -36,7 +36,10 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
+  // What clients can have on the GPU together; and what they are promised, whatever a client found
+  // in its way a moment ago.
   Bytes safe_limit() const;
+  Bytes promised_limit() const;
   Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_ - rounded_; }
   Bytes resident() const { return resident_; }
   Bytes incoming() const { return incoming_; }
@@ -50,7 +53,7 @@ class Residency {
   }
   // What safe_limit() would be after that.
   Bytes safe_limit_with(const OverheadMeasured& what) const {
-    return safe_limit_with(what, measured_with(what));
+    return std::min(promised_limit_with(what, measured_with(what)), total_ - what.found);
   }
   void config_changed() { stale_ = true; }
   void join() {
@@ -175,7 +178,7 @@ class Residency {
   int measured_with(const OverheadMeasured& what) const {
     return std::clamp(what.processes.value_or(processes_), 0, processes_);
   }
-  Bytes safe_limit_with(const OverheadMeasured& what, int measured_processes) const;
+  Bytes promised_limit_with(const OverheadMeasured& what, int measured_processes) const;
   Bytes reserve_of_processes() const;
   Bytes estimated_overhead() const;
   void count_as_overhead_no_more(const Client& client, Bytes found);

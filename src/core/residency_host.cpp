@@ -43,7 +43,7 @@ Bytes Residency::shortage() const {
 // Two chunks more than the shortage: one leaves while another one comes in, and an order may move a
 // chunk more than it says. With less, two clients could wait for each other's places for ever.
 Bytes Residency::host_need(Bytes more_demand, Bytes more_movable) const {
-  const Bytes over = sums_.demand + more_demand - safe_limit();
+  const Bytes over = sums_.demand + more_demand - promised_limit();
   if (over <= kNothing) return kNothing;
   return std::min(sums_.host_movable + more_movable, over + chunk() * 2);
 }
@@ -57,7 +57,7 @@ bool Residency::host_fits(const Client& client, Bytes growth, bool movable) cons
 Bytes Residency::host_room(const Client& client) const {
   if (!host_.most()) return kMostMemory;
   const Bytes left = host_left();
-  const Bytes fits = safe_limit() - sums_.demand;
+  const Bytes fits = promised_limit() - sums_.demand;
   if (!client.leaves_to_host() && sums_.host_movable <= left) return kMostMemory;
   const Bytes all_leave = client.leaves_to_host() ? left - sums_.host_movable : kNothing;
   return std::max({kNothing, fits, fits + left - chunk() * 2, all_leave});

@@ -132,8 +132,8 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   if (!overhead) return;
   if (!overhead->at_most) gpu.overhead = overhead->bytes;
   const bool recent = now - gpu.overhead_found_at < kFoundCounts;
-  const Bytes least = recent ? gpu.overhead_found : Bytes{};
-  set_overhead(gpu, {std::max(overhead->bytes, least), overhead->clients, overhead->at_most}, now);
+  const Bytes found = recent ? gpu.overhead_found : Bytes{};
+  set_overhead(gpu, {overhead->bytes, overhead->clients, overhead->at_most, found}, now);
 }
 
 void Broker::overlap_seen(GpuId id, bool possible, Time now) {
@@ -147,7 +147,8 @@ void Broker::overlap_seen(GpuId id, bool possible, Time now) {
 
 void Broker::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
-  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most};
+  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most,
+                                     overhead.found};
   const Bytes safe = core_.safe_limit_with(event).value_or(gpu.total);
   const bool newcomers = static_cast<int>(gpu.clients.size()) > overhead.clients;
   const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
@@ -172,7 +173,13 @@ void Broker::note_no_room(GpuRecord& gpu, Time now) {
   gpu.overhead_found = std::clamp(gpu.total - resident, least, most);
   gpu.overhead_found_at = now;
   log_.info("no_room_found", {{"gpu", gpu.id.value}, {"overhead", gpu.overhead_found.count}});
-  set_overhead(gpu, {gpu.overhead_found, static_cast<int>(gpu.clients.size())}, now);
+  // Without measurements nobody will say what it really was.
+  const bool measured = gpu.overhead || gpu.memory_used;
+  set_overhead(gpu,
+               {.bytes = measured ? gpu.total - *core_.promised_limit(gpu.id) : gpu.overhead_found,
+                .clients = static_cast<int>(gpu.clients.size()),
+                .found = gpu.overhead_found},
+               now);
 }
 
 Result<GpuId> Broker::gpu_for(const wire::Hello& hello, Time now) {

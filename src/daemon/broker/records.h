@@ -156,6 +156,7 @@ struct Overhead {
   Bytes bytes{};
   int clients = 0;
   bool at_most = false;  // some of it may be memory of clients that are not back yet
+  Bytes found{};         // by a client that found no room lately
 };
 
 // So often a GPU is looked at from outside, and over that time.
