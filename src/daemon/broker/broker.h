@@ -158,6 +158,7 @@ class Broker {
   struct Refusal {
     Bytes allowed{};  // more than it has
     std::string why;
+    bool for_host = false;  // for want of host memory
   };
   std::optional<Refusal> refuse(const ClientRecord& client, Bytes bytes) const;
   bool may_wait(const ClientRecord& client, const wire::MemoryRequest& message) const;

@@ -29,9 +29,9 @@ TEST(HostMemory, LeavesSomeForEveryoneElse) {
   const FakeMachine machine;
   const HostMemory host(machine.root);
   EXPECT_EQ(host.available(), gib(8));
-  EXPECT_LT(host.left(), gib(8) - mib(256));
-  EXPECT_GT(host.left(), gib(7));
-  EXPECT_EQ(HostMemory("/nowhere").left(), Bytes{0});
+  EXPECT_LT(host.left().bytes, gib(8) - mib(256));
+  EXPECT_GT(host.left().bytes, gib(7));
+  EXPECT_EQ(HostMemory("/nowhere").left().bytes, Bytes{0});
 }
 
 TEST(HostMemory, AControlGroupsLimitHolds) {
@@ -40,14 +40,16 @@ TEST(HostMemory, AControlGroupsLimitHolds) {
   machine.write("/sys/fs/cgroup/a/b/memory.max", "max\n");
   machine.write("/sys/fs/cgroup/a/b/memory.current", "1000\n");
   const HostMemory host(machine.root);
-  const Bytes before = host.left();
+  const Bytes before = host.left().bytes;
+  EXPECT_FALSE(host.left().by_group);
   machine.write("/sys/fs/cgroup/a/memory.max", std::to_string(gib(3).count));
   machine.write("/sys/fs/cgroup/a/memory.current", std::to_string(gib(2).count));
-  EXPECT_EQ(host.left(), gib(1) - mib(256)) << "of the group above";
+  EXPECT_EQ(host.left().bytes, gib(1) - mib(256)) << "of the group above";
+  EXPECT_TRUE(host.left().by_group);
   machine.write("/sys/fs/cgroup/a/memory.stat",
                 "anon 7\ninactive_file " + std::to_string(gib(1).count) + "\n");
-  EXPECT_EQ(host.left(), gib(2) - mib(256));
-  EXPECT_LT(host.left(), before);
+  EXPECT_EQ(host.left().bytes, gib(2) - mib(256));
+  EXPECT_LT(host.left().bytes, before);
 }
 
 TEST(HostMemory, OfAPieceIsAllThereAndCannotShrink) {
@@ -123,6 +125,7 @@ TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
   auto arena = Arena::start({0, gib(4)}, HostMemory(machine.root));
   ASSERT_TRUE(arena);
   EXPECT_EQ((*arena)->most(), gib(4)) << "its limit";
+  EXPECT_EQ((*arena)->limited_by(), "arena_limit");
   (*arena)->make(ClientId{7}, mib(2));
   (*arena)->make(ClientId{8}, mib(1));
   auto pieces = wait_for(**arena, 2);
@@ -198,8 +201,15 @@ TEST(Arena, IsNeverMoreThanTheMachineHas) {
   ASSERT_TRUE(arena);
   const Bytes at_first = (*arena)->most();
   EXPECT_LT(at_first, gib(8));
+  EXPECT_EQ((*arena)->limited_by(), "machine");
   (*arena)->refresh(gib(2));
   EXPECT_EQ((*arena)->most(), at_first + gib(2)) << "with what there is of it";
+  machine.write("/proc/self/cgroup", "0::/a\n");
+  machine.write("/sys/fs/cgroup/a/memory.max", std::to_string(gib(1).count));
+  machine.write("/sys/fs/cgroup/a/memory.current", "0");
+  (*arena)->refresh({});
+  EXPECT_EQ((*arena)->most(), gib(1) - mib(256));
+  EXPECT_EQ((*arena)->limited_by(), "cgroup");
   machine.write("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 1024 kB\n");
   (*arena)->make(ClientId{7}, mib(1));
   const auto pieces = wait_for(**arena, 1);

@@ -78,13 +78,13 @@ std::optional<Bytes> HostMemory::left_in_groups() const {
   }
 }
 
-Bytes HostMemory::left() const {
+HostMemory::Left HostMemory::left() const {
   const std::string text = read("/proc/meminfo");
   const Bytes total = meminfo_line(text, "MemTotal").value_or(Bytes{});
   const Bytes margin = std::max(kLeastMargin, Bytes{total.count / 100 * kMarginPercent});
-  Bytes left = meminfo_line(text, "MemAvailable").value_or(Bytes{}) - margin;
-  if (const auto in_groups = left_in_groups()) left = std::min(left, *in_groups - kLeastMargin);
-  return std::max(Bytes{}, left);
+  const Bytes machine = meminfo_line(text, "MemAvailable").value_or(Bytes{}) - margin;
+  const Bytes groups = left_in_groups().value_or(core::kMostMemory) - kLeastMargin;
+  return {std::max(Bytes{}, std::min(machine, groups)), groups < machine};
 }
 
 }  // namespace nvshare::daemon

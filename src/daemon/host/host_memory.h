@@ -27,7 +27,11 @@ class HostMemory {
   // What could be had without anything being swapped or ended, as the kernel reckons it.
   Bytes available() const;
   // How much of that may be taken: some stays for everyone else.
-  Bytes left() const;
+  struct Left {
+    Bytes bytes{};
+    bool by_group = false;  // a control group allows less than the machine has
+  };
+  Left left() const;
 
  private:
   std::string read(const std::string& path) const;
