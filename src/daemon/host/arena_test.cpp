@@ -52,6 +52,63 @@ TEST(HostMemory, AControlGroupsLimitHolds) {
   EXPECT_LT(host.left().bytes, before);
 }
 
+// A machine with control groups of version 1.
+struct MachineOfVersion1 : FakeMachine {
+  void limit(const std::string& group, const std::string& most, Bytes used,
+             Bytes files = {}) const {
+    const std::string folder = "/sys/fs/cgroup/memory" + group;
+    write(folder + "/memory.limit_in_bytes", most + "\n");
+    write(folder + "/memory.usage_in_bytes", std::to_string(used.count) + "\n");
+    write(folder + "/memory.stat",
+          "inactive_file 7\ntotal_inactive_file " + std::to_string(files.count) + "\n");
+  }
+  void limit(const std::string& group, Bytes most, Bytes used, Bytes files = {}) const {
+    limit(group, std::to_string(most.count), used, files);
+  }
+  // As the kernel writes it.
+  static constexpr const char* kNone = "9223372036854771712";
+};
+
+TEST(HostMemory, AControlGroupsLimitOfVersion1Holds) {
+  const MachineOfVersion1 machine;
+  machine.write("/proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/a/b\n1:name=systemd:/a/b\n");
+  machine.limit("/a/b", MachineOfVersion1::kNone, gib(2));
+  machine.limit("", MachineOfVersion1::kNone, gib(3));
+  const HostMemory host(machine.root);
+  const Bytes before = host.left().bytes;
+  EXPECT_GT(before, gib(7));
+  EXPECT_FALSE(host.left().by_group);
+  machine.limit("/a", gib(3), gib(2));
+  EXPECT_EQ(host.left().bytes, gib(1) - mib(256)) << "of the group above";
+  EXPECT_TRUE(host.left().by_group);
+  machine.limit("/a", gib(3), gib(2), gib(1));
+  EXPECT_EQ(host.left().bytes, gib(2) - mib(256)) << "files can be dropped";
+  machine.limit("/a/b", gib(1), mib(512));
+  EXPECT_EQ(host.left().bytes, mib(512) - mib(256)) << "the tightest";
+  machine.limit("/x", mib(1), mib(1));
+  EXPECT_EQ(host.left().bytes, mib(512) - mib(256)) << "another controller's group";
+}
+
+TEST(HostMemory, AContainerSeesItsOwnGroupAsTheTopOne) {
+  const MachineOfVersion1 machine;
+  machine.write("/proc/self/cgroup", "5:cpuset,memory:/docker/0123\n");
+  machine.limit("", gib(2), gib(1));
+  EXPECT_EQ(HostMemory(machine.root).left().bytes, gib(1) - mib(256));
+}
+
+// Version 2 beside version 1: either can have the memory controller.
+TEST(HostMemory, GroupsOfBothVersionsAreLookedAt) {
+  const MachineOfVersion1 machine;
+  machine.write("/proc/self/cgroup", "5:memory:/a\n0::/b\n");
+  const HostMemory host(machine.root);
+  EXPECT_FALSE(host.left().by_group);
+  machine.limit("/a", gib(3), gib(1));
+  EXPECT_EQ(host.left().bytes, gib(2) - mib(256));
+  machine.write("/sys/fs/cgroup/unified/b/memory.max", std::to_string(gib(1).count));
+  machine.write("/sys/fs/cgroup/unified/b/memory.current", "0\n");
+  EXPECT_EQ(host.left().bytes, gib(1) - mib(256));
+}
+
 TEST(HostMemory, OfAPieceIsAllThereAndCannotShrink) {
   const auto memory = make_host_memory(-1, mib(1));
   ASSERT_TRUE(memory) << memory.error().message;
