@@ -234,6 +234,7 @@ class Producer {
     std::printf("ROUND %u\n", number);
     std::fflush(stdout);
     usleep(pause_ms * 1000);
+    look_for_gone();
     if (gone_ > 0) return;
     tell(Step::Neighbour);
     collect();
@@ -261,6 +262,16 @@ class Producer {
         lose(i);
       } else {
         message_.ready[i] = answer.ready[i];
+      }
+    }
+  }
+
+  // An event ends with its process, so nobody is sent to the event of a consumer that is gone.
+  void look_for_gone() {
+    for (int i = 0; i < kConsumers; ++i) {
+      char byte = 0;
+      if (consumers_[i] >= 0 && recv(consumers_[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+        lose(i);
       }
     }
   }

@@ -19,7 +19,7 @@ from ipc_torch import SLACK, eventually, gpu_used  # noqa: E402
 
 CONSUMERS = 3  # as in ipc_sample.cu
 ROUNDS = 12
-PAUSE_MS = 500  # in the middle of a round, in which a process is killed
+PAUSE_MS = 1000  # in the middle of a round, in which a process is killed
 
 
 def results_of(text, role):
@@ -97,14 +97,18 @@ class Check:
     def kill_one_of(self, started, name):
         """A process that uses the GPU, between the two steps of a round."""
         producer = started[0]
-        self.expect(eventually(lambda: rounds_of(producer.text()) >= 2), f"no rounds: {producer.last_words()}")
+
+        def goes_on(rounds):
+            eventually(lambda: rounds_of(producer.text()) >= rounds or producer.process.poll() is not None, 15)
+            return producer.process.poll() is None and rounds_of(producer.text()) >= rounds
+
+        if not goes_on(2):
+            return self.expect(False, f"no rounds: {producer.last_words()}")
         tenants = self.bench.status(self.environment).get("tenants", [])
         pids = [process["pid"] for one in tenants if one["name"] == name for process in one["processes"]]
-        seen = rounds_of(producer.text())
-        eventually(lambda: rounds_of(producer.text()) > seen)
-        self.expect(pids, f"{name} has no process on the GPU")
-        for pid in pids[:1]:
-            os.kill(pid, signal.SIGKILL)
+        if not pids or not goes_on(rounds_of(producer.text()) + 1):
+            return self.expect(False, f"{name} has no process on the GPU, or stands still: {producer.last_words()}")
+        os.kill(pids[0], signal.SIGKILL)
 
     def producer_killed(self):
         started = self.start_pair(0, PAUSE_MS)
