@@ -159,6 +159,7 @@ class Broker {
     Bytes allowed{};  // more than it has
     std::string why;
     bool by_own_limit = false;  // the client's, not its tenant's
+    bool for_host = false;      // for want of host memory
   };
   void grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable, Time now);
   void answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits);

@@ -85,6 +85,7 @@ void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& mess
   ++tenant.refused;
   ++client.refusals.count;
   client.refusals.last = refusal.why;
+  client.refusals.for_host = refusal.for_host;
   log_.warn("memory_refused", {{"client", client.id.value},
                                {"tenant", tenant.is.name},
                                {"pid", client.pid},
@@ -148,8 +149,11 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     const auto* refused = std::get_if<core::MemoryRefused>(&decision.action);
     if (refused == nullptr || refused->client != client.id) continue;
     const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.memory.counted());
-    return refuse_it({allowed, core::to_text(decision.reason),
-                      decision.reason.why == core::Why::OwnLimitExceeded});
+    const core::Why why = decision.reason.why;
+    return refuse_it({.allowed = allowed,
+                      .why = core::to_text(decision.reason),
+                      .by_own_limit = why == core::Why::OwnLimitExceeded,
+                      .for_host = why == core::Why::NoHostMemory});
   }
   const core::ClientView view = *core_.view(client.id);
   const bool fits = !movable || bytes == beyond || view.resident == view.allocated;

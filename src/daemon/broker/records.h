@@ -62,7 +62,8 @@ struct Moves {
 // Requests for memory that were refused.
 struct Refusals {
   std::uint64_t count = 0;
-  std::string last;  // why
+  std::string last;       // why
+  bool for_host = false;  // the last one: for want of host memory
 };
 
 struct TenantRecord {
