@@ -62,7 +62,7 @@ class FakeOutbox final : public Outbox {
   std::set<ClientId> ended;
 };
 
-// Host memory that is there at once, or when the test says so (Broker::arena_ready).
+// Host memory that is there at once, or when the test says so (Places::arena_ready).
 class FakeArena final : public HostArena {
  public:
   explicit FakeArena(std::function<void(ClientId, Bytes)> hand_over)
@@ -104,7 +104,7 @@ struct TestBroker {
       : log(Level::Info, [this](std::string_view line) { lines += line; }),
         broker(config, now, outbox, log) {
     EXPECT_TRUE(broker.add_gpu(kTestGpu, "Test GPU", memory, now));
-    broker.set_arena(arena);
+    broker.places().set_arena(arena);
   }
 
   TenantId tenant(const std::string& name, core::Limits limits = {}) {
@@ -228,7 +228,7 @@ struct TestBroker {
   FakeOutbox outbox;
   // As if it had been given a while ago.
   FakeArena arena{[this](ClientId id, Bytes bytes) {
-    broker.arena_ready(id, 7, bytes, now - Broker::kArenaNoticed);
+    broker.places().arena_ready(id, 7, bytes, now - Places::kArenaNoticed);
   }};
   Log log;
   Broker broker;
