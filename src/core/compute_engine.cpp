@@ -7,57 +7,56 @@
 namespace nvshare::core {
 
 void ComputeEngine::enter_ready(Client& client, std::uint64_t seq) {
-  client.phase = Phase::Ready;
-  client.ready_seq = seq;
+  client.run.phase = Phase::Ready;
+  client.run.ready_seq = seq;
   client.share->ready.insert(client.ready_key());
   ++client.share->wanting;
 }
 
 void ComputeEngine::leave_ready(Client& client) {
   client.share->ready.erase(client.ready_key());
-  client.phase = Phase::Off;
+  client.run.phase = Phase::Off;
   --client.share->wanting;
 }
 
 void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::optional<Duration> budget,
                                   const Reason& why, Time now, Decisions& out) {
   client.share->ready.erase(client.ready_key());
-  client.phase = Phase::Running;
-  client.grant_seq = seq;
-  client.granted_at = now;
-  client.budget = budget;
-  client.reported = Duration::zero();
-  client.charged_ahead = Duration::zero();
+  client.run.phase = Phase::Running;
+  client.run.grant_seq = seq;
+  client.run.granted_at = now;
+  client.run.budget = budget;
   client.share->held.emplace(seq, &client);
   ++client.share->running;
   out.push_back({Grant{client.id, budget}, why});
 }
 
 void ComputeEngine::enter_stopping(Client& client, const Reason& why, Time now, Decisions& out) {
-  client.phase = Phase::Stopping;
-  client.dropped_at = now;
-  client.share->held.erase({client.grant_seq, &client});
+  client.run.phase = Phase::Stopping;
+  client.run.dropped_at = now;
+  client.share->held.erase({client.run.grant_seq, &client});
   ++client.share->stopping;
   stopped_.push_back(&client);
   out.push_back({Drop{client.id}, why});
 }
 
 void ComputeEngine::enter_overdue(Client& client) {
-  client.phase = Phase::Overdue;
+  client.run.phase = Phase::Overdue;
   ++client.share->overdue;
 }
 
-void ComputeEngine::leave_running(Client& client) {
+void ComputeEngine::leave_running(Client& client, Time now) {
   Share& share = *client.share;
-  if (client.phase == Phase::Running) {
-    share.held.erase({client.grant_seq, &client});
+  if (client.run.phase == Phase::Running) {
+    share.held.erase({client.run.grant_seq, &client});
   } else {
     --share.stopping;
   }
-  if (client.phase == Phase::Overdue) --share.overdue;
+  if (client.run.phase == Phase::Overdue) --share.overdue;
   --share.running;
   --share.wanting;
-  client.phase = Phase::Off;
+  client.run.phase = Phase::Off;
+  client.run.released_at = now;
 }
 
 std::unique_ptr<ComputeEngine> make_engine(const Config& config, Time now) {

@@ -38,8 +38,9 @@ class ComputeEngine {
   // Running -> Stopping. The drop is put into `out`.
   virtual void stop(Client& client, const Reason& why, Time now, Decisions& out) = 0;
   virtual void mark_overdue(Client& client, Time now) = 0;  // Stopping -> Overdue
-  // Running, Stopping or Overdue -> Off. `used` is the meter's reading since the grant.
-  virtual void release(Client& client, Duration used, Time now) = 0;
+  // Running, Stopping or Overdue -> Off. `used` is the meter's reading since the grant, `gaps` the
+  // time in between in which the client had nothing on the GPU.
+  virtual void release(Client& client, Duration used, Duration gaps, Time now) = 0;
   // A reading while it runs; never less than an earlier one.
   virtual void read_meter(Client& client, Duration used, Time now) = 0;
 
@@ -64,7 +65,7 @@ class ComputeEngine {
                             const Reason& why, Time now, Decisions& out);
   void enter_stopping(Client& client, const Reason& why, Time now, Decisions& out);
   static void enter_overdue(Client& client);
-  static void leave_running(Client& client);
+  static void leave_running(Client& client, Time now);
 
  private:
   std::vector<Client*> stopped_;

@@ -7,30 +7,9 @@
 #include "core/core_impl.h"
 
 namespace nvshare::core {
-
-std::string_view name_of(ClientState state) {
-  switch (state) {
-    case ClientState::Idle:
-      return "idle";
-    case ClientState::Waiting:
-      return "waiting";
-    case ClientState::Running:
-      return "running";
-    case ClientState::Stopping:
-      return "stopping";
-    case ClientState::Overdue:
-      return "overdue";
-  }
-  return "?";
-}
-
 namespace {
 
 constexpr std::size_t kLongestName = 253;
-
-Error unknown(const char* what, std::uint64_t id) {
-  return Error{fmt::format("{} {} is not known", what, id)};
-}
 
 std::optional<Error> bad_memory_limit(const std::optional<Bytes>& limit) {
   if (!limit || limit->count > 0) return std::nullopt;
@@ -49,39 +28,11 @@ std::optional<Error> bad_limits(const Limits& limits) {
   return std::nullopt;
 }
 
-ClientState state_of(const Client& client) {
-  switch (client.phase) {
-    case Phase::Off:
-      return client.waits_for_memory() ? ClientState::Waiting : ClientState::Idle;
-    case Phase::Ready:
-      return ClientState::Waiting;
-    case Phase::Running:
-      return ClientState::Running;
-    case Phase::Stopping:
-      return ClientState::Stopping;
-    case Phase::Overdue:
-      return ClientState::Overdue;
-  }
-  return ClientState::Idle;
-}
-
-ClientView view_of(const Client& client, const Residency& residency) {
-  return {client.id,
-          client.tenant->id,
-          client.gpu,
-          state_of(client),
-          client.demand,
-          client.resident,
-          client.pinned,
-          client.awaits,
-          client.incoming,
-          client.outgoing,
-          residency.could_leave(client),
-          client.share->first_throttle,
-          client.rounded};
-}
-
 }  // namespace
+
+Error unknown(const char* what, std::uint64_t id) {
+  return Error{fmt::format("{} {} is not known", what, id)};
+}
 
 Result<Decisions> Core::Impl::step(const Event& event, Time now) {
   if (now < now_) {
@@ -92,20 +43,6 @@ Result<Decisions> Core::Impl::step(const Event& event, Time now) {
   if (!taken) return taken.error();
   now_ = now;
   return out;
-}
-
-Result<Reason> Core::Impl::reason(ClientId id, Time now) const {
-  const auto it = clients_.find(id);
-  if (it == clients_.end()) return unknown("client", id.value);
-  const Client& client = it->second;
-  return gpus_.at(client.gpu).explain(client, std::max(now, now_));
-}
-
-std::optional<ClientView> Core::Impl::view(ClientId id) const {
-  const Client* client = nullptr;
-  const Residency* residency = residency_of(id, client);
-  if (residency == nullptr) return std::nullopt;
-  return view_of(*client, *residency);
 }
 
 void Core::Impl::forget_wakeup(GpuId id) {
@@ -321,13 +258,12 @@ Result<void> Core::Impl::take(const WorkRequested& e, Time now, Decisions& out) 
 Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  if (client->phase == Phase::Off || client->phase == Phase::Ready) {
+  if (client->run.phase == Phase::Off || client->run.phase == Phase::Ready) {
     return Error{fmt::format("client {} holds no grant", e.client.value)};
   }
   if (e.used < Duration::zero() || e.gaps < Duration::zero()) return Error{"used time is negative"};
   Gpu& gpu = gpus_.at(client->gpu);
-  client->gaps = e.gaps;
-  gpu.released(*client, e.used, e.more_work, now, out);
+  gpu.released(*client, e, now, out);
   if (e.more_work) wake_by_work(*client->tenant, now, out);
   follow_idleness(*client->tenant, true, now);
   finish(gpu, now, out);
@@ -337,10 +273,10 @@ Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  if (client->phase == Phase::Off || client->phase == Phase::Ready) {
+  if (client->run.phase == Phase::Off || client->run.phase == Phase::Ready) {
     return Error{fmt::format("client {} holds no grant", e.client.value)};
   }
-  if (e.used < client->reported) {
+  if (e.used < client->meter.reported) {
     return Error{fmt::format("client {}'s meter goes back", e.client.value)};
   }
   Gpu& gpu = gpus_.at(client->gpu);
@@ -355,14 +291,14 @@ Result<void> Core::Impl::take(const Usage& e, Time now, Decisions& out) {
 MemoryRoom Core::Impl::room_of(const Client& client) const {
   const Residency& residency = gpus_.at(client.gpu).residency();
   MemoryRoom room{.limit = kMostMemory,
-                  .gpu = residency.room_for(client) - client.demand - client.rounding,
+                  .gpu = residency.room_for(client) - client.memory.demand - client.memory.rounding,
                   .easily = residency.easy_room(),
                   .host = residency.host_room(client)};
   if (const auto& limit = client.tenant->limits.memory) {
     room.limit = *limit - client.share->allocated;
   }
-  if (client.own_limit && *client.own_limit - client.allocated() < room.limit) {
-    room.limit = *client.own_limit - client.allocated();
+  if (client.own_limit && *client.own_limit - client.memory.allocated() < room.limit) {
+    room.limit = *client.own_limit - client.memory.allocated();
     room.own_limit = true;
   }
   return room;
@@ -375,7 +311,7 @@ Bytes Core::Impl::claim_room(const Client& client) const {
   if (!limit) return room;
   Bytes left = *limit;
   for (const auto& [id, other] : gpu.clients()) {
-    if (other->share == client.share) left -= other->resident;
+    if (other->share == client.share) left -= other->memory.resident;
   }
   return std::min(room, left);
 }
@@ -385,23 +321,23 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
   const Gpu& gpu = gpus_.at(client.gpu);
   const Residency& residency = gpu.residency();
   const MemoryRoom room = room_of(client);
-  const Bytes growth = e.allocated - client.demand;
+  const Bytes growth = e.allocated - client.memory.demand;
   const auto refused = [&](Why why, Bytes asked, Bytes most, Bytes allowed) {
     return Decision{
-        MemoryRefused{e.client, e.allocated, client.demand + std::max(Bytes{}, allowed)},
+        MemoryRefused{e.client, e.allocated, client.memory.demand + std::max(Bytes{}, allowed)},
         {.why = why, .bytes = asked, .free = std::max(Bytes{}, most)}};
   };
   const Bytes most = residency.room_for(client);
   const bool grows = growth > Bytes{};  // otherwise all of it is beyond the GPU
-  if (grows && growth > room.gpu + client.rounding) {
+  if (grows && growth > room.gpu + client.memory.rounding) {
     const bool alone = most == residency.safe_limit();
     return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, most,
-                   most - client.demand);
+                   most - client.memory.demand);
   }
   if (grows && growth > room.gpu) {
-    return refused(Why::LargerInPages, e.allocated + client.rounding, most, room.gpu);
+    return refused(Why::LargerInPages, e.allocated + client.memory.rounding, most, room.gpu);
   }
-  if (const Bytes asked = e.allocated + e.beyond - client.allocated(); asked > room.limit) {
+  if (const Bytes asked = e.allocated + e.beyond - client.memory.allocated(); asked > room.limit) {
     if (room.limit < Bytes{} && !room.own_limit) {
       return refused(Why::OverMemoryLimit, client.share->allocated, *client.tenant->limits.memory,
                      Bytes{});
@@ -420,7 +356,7 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
   if (movable) return std::nullopt;
   // Others make room for what waits, and can do so only when they have a place to go to. A client
   // that waits already goes on to.
-  const bool waits = e.may_wait && (has_places || client.awaits > Bytes{});
+  const bool waits = e.may_wait && (has_places || client.memory.awaits > Bytes{});
   if (!waits && growth > residency.free()) {
     return refused(Why::NoRoom, growth, residency.free(), residency.free());
   }
@@ -435,21 +371,21 @@ Result<void> Core::Impl::take(const MemoryChanged& e, Time now, Decisions& out) 
   Gpu& gpu = gpus_.at(client->gpu);
   const bool ordered = e.resident.count >= 0 && e.resident <= e.allocated && e.beyond.count >= 0;
   if (ordered && e.allocated + e.beyond > kMostMemory) return Error{"more than any GPU has"};
-  const Bytes growth = ordered ? e.allocated - client->demand : Bytes{};
-  const bool asks = ordered && e.allocated + e.beyond > client->allocated();
+  const Bytes growth = ordered ? e.allocated - client->memory.demand : Bytes{};
+  const bool asks = ordered && e.allocated + e.beyond > client->memory.allocated();
   const Bytes pinned_now = e.may_wait && !e.pins ? Bytes{} : std::max(Bytes{}, growth);
-  const bool awaited = ordered && e.allocated - e.resident >= client->awaits;
+  const bool awaited = ordered && e.allocated - e.resident >= client->memory.awaits;
   if (!awaited || e.pinned.count < 0 || e.pinned - pinned_now > e.resident) {
     return Error{
         fmt::format("client {} reports pinned {} <= resident {} <= allocated {}, which is "
                     "not so",
                     e.client.value, e.pinned.count, e.resident.count, e.allocated.count)};
   }
-  if (e.resident > client->resident) {
+  if (e.resident > client->memory.resident) {
     return Error{
         fmt::format("client {} has more memory on the GPU than it was given", e.client.value)};
   }
-  if (growth.count > 0 && e.resident != client->resident) {
+  if (growth.count > 0 && e.resident != client->memory.resident) {
     return Error{fmt::format("client {} grows and shrinks at once", e.client.value)};
   }
   if (asks) {
@@ -473,7 +409,7 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
   Gpu& gpu = gpus_.at(client->gpu);
   if (e.pinned.count < 0 || e.resident < e.pinned || e.allocated < e.resident ||
       e.beyond.count < 0 || e.beyond > kMostMemory || e.allocated > gpu.total() ||
-      e.allocated - e.resident < client->awaits) {
+      e.allocated - e.resident < client->memory.awaits) {
     return Error{fmt::format("client {} cannot have {} of which {} on the GPU and {} pinned",
                              e.client.value, e.allocated.count, e.resident.count, e.pinned.count)};
   }
@@ -485,10 +421,11 @@ Result<void> Core::Impl::take(const MemoryFound& e, Time now, Decisions& out) {
 Result<void> Core::Impl::take(const MemoryMoved& e, Time now, Decisions& out) {
   Client* client = find_client(e.client);
   if (client == nullptr) return unknown("client", e.client.value);
-  const Bytes most = std::min(client->demand - client->awaits, client->resident + client->told_in);
-  const bool possible = e.resident <= most && e.resident >= client->pinned;
+  const Bytes most = std::min(client->memory.demand - client->memory.awaits,
+                              client->memory.resident + client->orders.in);
+  const bool possible = e.resident <= most && e.resident >= client->memory.pinned;
   const auto within = [](Bytes left, Bytes told) { return left.count >= 0 && left <= told; };
-  const bool left = within(e.out_left, client->told_out) && within(e.in_left, client->told_in);
+  const bool left = within(e.out_left, client->orders.out) && within(e.in_left, client->orders.in);
   const bool counted =
       e.kept.count >= 0 && e.missing.count >= 0 && e.spared.count >= 0 && e.fresh.count >= 0;
   if (!possible || !left || !counted || e.took.count() < 0) {
@@ -521,7 +458,7 @@ Result<void> Core::Impl::take(const HostMeasured& e, Time now, Decisions& out) {
     gpu.host_changed();
     if (!other_rule) continue;
     for (const auto& [client_id, client] : gpu.clients()) {
-      gpu.host_memory(*client, client->host_coming, client->host_ready);
+      gpu.host_memory(*client, client->host.coming, client->host.ready);
     }
   }
   finish_all(now, out);
@@ -586,37 +523,6 @@ Result<void> Core::Impl::take(const Tick&, Time now, Decisions& out) {
   return {};
 }
 
-Snapshot Core::Impl::snapshot() const {
-  Snapshot view;
-  for (const auto& [id, tenant] : tenants_) {
-    view.tenants.push_back({id, tenant.name, tenant.limits, tenant.paused, tenant.sleep});
-  }
-  std::ranges::sort(view.tenants, {}, &TenantView::id);
-  for (const auto& [id, gpu] : gpus_) {
-    GpuView seen{.id = id,
-                 .total = gpu.total(),
-                 .safe_limit = gpu.residency().safe_limit(),
-                 .resident = gpu.residency().resident() + gpu.residency().incoming(),
-                 .shortage = gpu.residency().shortage(),
-                 .host_claim = gpu.residency().host_claim(),
-                 .host_used = gpu.residency().host_used(),
-                 .clients = static_cast<int>(gpu.clients().size()),
-                 .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
-    for (const auto& [tenant, share] : gpu.shares()) {
-      const Duration debt = -std::min(Duration::zero(), share.meter.allowance);
-      view.shares.push_back({tenant, id, from_fixed(share.billed), debt});
-    }
-    const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
-    std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);
-    for (const auto& [client_id, client] : gpu.clients()) {
-      seen.running += client->phase == Phase::Running;
-      view.clients.push_back(view_of(*client, gpu.residency()));
-    }
-    view.gpus.push_back(seen);
-  }
-  return view;
-}
-
 Core::Core(const Config& config, Time now) : impl_(std::make_unique<Impl>(config, now)) {}
 Core::~Core() = default;
 Core::Core(Core&&) noexcept = default;
@@ -626,43 +532,6 @@ Result<Decisions> Core::step(const Event& event, Time now) {
 }
 std::optional<Time> Core::next_wakeup() const {
   return impl_->next_wakeup();
-}
-Result<Reason> Core::reason(ClientId client, Time now) const {
-  return impl_->reason(client, now);
-}
-Result<std::string> Core::explain(ClientId client, Time now) const {
-  const auto found = reason(client, now);
-  if (!found) return found.error();
-  return to_text(*found);
-}
-std::optional<ClientView> Core::view(ClientId client) const {
-  return impl_->view(client);
-}
-std::optional<SleepView> Core::sleep_of(TenantId tenant) const {
-  return impl_->sleep_of(tenant);
-}
-std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
-  return impl_->safe_limit(gpu);
-}
-std::optional<Bytes> Core::safe_limit_with(const OverheadMeasured& what) const {
-  return impl_->safe_limit_with(what);
-}
-std::optional<MemoryRoom> Core::memory_room(ClientId client) const {
-  return impl_->memory_room(client);
-}
-Bytes Core::claim_room(ClientId client) const {
-  return impl_->claim_room(client);
-}
-HostNeed Core::host_need(ClientId id) const {
-  const Client* client = nullptr;
-  const Residency* residency = impl_->residency_of(id, client);
-  return residency == nullptr ? HostNeed{} : residency->host_need_of(*client);
-}
-Snapshot Core::snapshot() const {
-  return impl_->snapshot();
-}
-const Config& Core::config() const {
-  return impl_->config();
 }
 
 }  // namespace nvshare::core

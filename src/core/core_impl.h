@@ -1,6 +1,6 @@
 #pragma once
 
-// What a Core consists of. Only core.cpp and core_sleep.cpp see it.
+// What a Core consists of. Only core.cpp, core_sleep.cpp and core_views.cpp see it.
 
 #include <algorithm>
 #include <map>
@@ -14,6 +14,9 @@
 #include "core/state.h"
 
 namespace nvshare::core {
+
+// The refusal of an event about a `what` that the core does not have.
+Error unknown(const char* what, std::uint64_t id);
 
 class Core::Impl {
  public:

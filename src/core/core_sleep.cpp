@@ -62,7 +62,7 @@ void Core::Impl::send_idle_to_sleep(Time now, Decisions& out) {
 // running clients have to do is known when they have stopped.
 Result<void> Core::Impl::take(const TenantSleeps& e, Time now, Decisions& out) {
   Tenant* tenant = find_tenant(e.tenant);
-  if (tenant == nullptr) return Error{fmt::format("tenant {} is not known", e.tenant.value)};
+  if (tenant == nullptr) return unknown("tenant", e.tenant.value);
   const bool same = e.asleep ? tenant->sleep && tenant->sleep->hold == e.hold : !tenant->sleep;
   if (same) {
     return Error{

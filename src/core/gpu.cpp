@@ -22,24 +22,23 @@ void Gpu::add(Client& client, Time now) {
   ++share.clients;
   client.gpu = id_;
   client.share = &share;
-  client.idle_since = now;
   clients_.emplace(client.id, &client);
   residency_.join();
+  residency_.idles(client, now);
 }
 
 void Gpu::remove(Client& client, Time now) {
   Share& share = *client.share;
   want(client, false, now);
-  stopping_.erase({client.dropped_at, client.seq, &client});
+  stopping_.erase({client.run.dropped_at, client.seq, &client});
   park(client, false, now);
-  if (client.phase == Phase::Ready) {
+  if (client.run.phase == Phase::Ready) {
     engine_->make_unready(client, now);
-  } else if (client.phase != Phase::Off) {
+  } else if (client.run.phase != Phase::Off) {
     // It took its last reading with it: all of the time since the one before may have been used.
-    engine_->release(client, client.reported + client.unread(now), now);
+    engine_->release(client, client.meter.reported + client.unread(now), Duration::zero(), now);
   }
   residency_.leave(client);
-  share.allocated -= client.allocated();
   clients_.erase(client.id);
   --share.clients;  // the account stays: a new process does not start with a clean slate
 }
@@ -49,7 +48,7 @@ void Gpu::want(Client& client, bool wants, Time now) {
   client.wants_work = wants;
   wanting_ += wants ? 1 : -1;
   client.tenant->wanting += wants ? 1 : -1;
-  (wants ? client.wants_since : client.idle_since) = now;
+  if (!wants) residency_.idles(client, now);
 }
 
 void Gpu::park(Client& client, bool parked, Time now) {
@@ -62,16 +61,17 @@ void Gpu::park(Client& client, bool parked, Time now) {
 void Gpu::place(Client& client, Time now, Decisions& out) {
   residency_.update(client, now, out);
   const bool should_run = client.is_busy();
-  const bool can_run = should_run && client.complete();
-  switch (client.phase) {
+  const bool can_run = should_run && client.memory.complete();
+  switch (client.run.phase) {
     case Phase::Running:
       if (client.tenant->paused) {
         engine_->stop(client, {.why = Why::Paused}, now, out);
       } else if (client.tenant->sleep) {
         engine_->stop(client, {.why = Why::PutToSleep}, now, out);
-      } else if (!client.complete()) {
-        engine_->stop(client, {.why = Why::Grew, .bytes = client.demand - client.resident}, now,
-                      out);
+      } else if (!client.memory.complete()) {
+        engine_->stop(client,
+                      {.why = Why::Grew, .bytes = client.memory.demand - client.memory.resident},
+                      now, out);
       }
       return;
     case Phase::Stopping:
@@ -87,17 +87,17 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
       }
       break;
   }
-  park(client, should_run && !client.complete(), now);
-  if (client.phase == Phase::Ready && !scheduling_) {
+  park(client, should_run && !client.memory.complete(), now);
+  if (client.run.phase == Phase::Ready && !scheduling_) {
     engine_->grant_now(client, {.why = Why::SchedulingOff}, now, out);
     return;
   }
   // What the orders of one that was let in leave undone is known when the last of them is over.
-  const bool comes = client.resident + client.incoming == client.demand ||
-                     (client.admitted && client.incoming.count > 0);
-  const bool on_its_way = client.outgoing.count == 0 && comes;
+  const bool comes = client.memory.resident + client.memory.incoming == client.memory.demand ||
+                     (client.queue.admitted && client.memory.incoming.count > 0);
+  const bool on_its_way = client.memory.outgoing.count == 0 && comes;
   const bool should_have_all = client.waits_for_memory() && client.tenant->may_run();
-  if (should_have_all && !client.complete() && !on_its_way) {
+  if (should_have_all && !client.memory.complete() && !on_its_way) {
     residency_.enqueue(client, now, out);
   } else if (!should_have_all) {
     residency_.dequeue(client);
@@ -110,11 +110,10 @@ void Gpu::work_requested(Client& client, Time now, Decisions& out) {
   place(client, now, out);
 }
 
-void Gpu::released(Client& client, Duration used, bool more_work, Time now, Decisions& out) {
-  stopping_.erase({client.dropped_at, client.seq, &client});
-  engine_->release(client, used, now);
-  client.released_at = now;
-  want(client, more_work, now);
+void Gpu::released(Client& client, const Released& how, Time now, Decisions& out) {
+  stopping_.erase({client.run.dropped_at, client.seq, &client});
+  engine_->release(client, how.used, how.gaps, now);
+  want(client, how.more_work, now);
   place(client, now, out);
 }
 
@@ -148,8 +147,7 @@ void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisio
 
 void Gpu::set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now) {
   const bool bound_before = client.share->over_memory_limit();
-  client.share->allocated += allocated + beyond - client.allocated();
-  client.beyond = beyond;
+  residency_.set_allocated(client, allocated, beyond);
   memory_limit_may_bind(*client.share, bound_before, now);
 }
 
@@ -165,7 +163,8 @@ Bytes Gpu::pinned_room(const Client& client, Bytes asked) const {
   for (const auto& [id, other] : clients_) {
     if (other == &client || !residency_.can_fit_beside(*other, Bytes{})) continue;
     if (residency_.can_fit_beside(*other, room)) continue;
-    room = std::min(room, residency_.room_for(*other) - other->demand - other->rounding);
+    room =
+        std::min(room, residency_.room_for(*other) - other->memory.demand - other->memory.rounding);
   }
   return std::max(Bytes{}, room);
 }
@@ -185,7 +184,7 @@ void Gpu::limits_have_changed(TenantId tenant, bool cores_changed, Time now) {
 void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
     if (client->tenant->id != tenant) continue;
-    if (client->tenant->paused) client->idle_since = now;
+    if (client->tenant->paused) residency_.idles(*client, now);
     place(*client, now, out);
   }
 }
@@ -210,14 +209,14 @@ void Gpu::switch_scheduling(bool on, Time now, Decisions& out) {
   const bool was_on = std::exchange(scheduling_, on);
   if (on == was_on) return;
   for (const auto& [id, client] : clients_) {
-    const bool holds = client->phase != Phase::Off && client->phase != Phase::Ready;
-    if (on && holds) engine_->read_meter(*client, now - client->granted_at, now);
+    const bool holds = client->run.phase != Phase::Off && client->run.phase != Phase::Ready;
+    if (on && holds) engine_->read_meter(*client, now - client->run.granted_at, now);
   }
   engine_->set_billing(on, now);
   for (const auto& [id, client] : clients_) {
-    if (on && client->phase == Phase::Running) {
+    if (on && client->run.phase == Phase::Running) {
       engine_->stop(*client, {.why = Why::ModeChanged}, now, out);
-    } else if (!on && client->phase == Phase::Ready) {
+    } else if (!on && client->run.phase == Phase::Ready) {
       engine_->grant_now(*client, {.why = Why::SchedulingOff}, now, out);
     }
   }
@@ -227,9 +226,9 @@ void Gpu::make_room(Time now, Decisions& out) {
   std::vector<Client*> stop;
   residency_.plan(now, out, stop);
   for (Client* client : stop) {
-    if (client->phase == Phase::Running) {
-      engine_->stop(*client, {.why = Why::Rotation, .bytes = client->planned}, now, out);
-    } else if (client->phase == Phase::Ready) {
+    if (client->run.phase == Phase::Running) {
+      engine_->stop(*client, {.why = Why::Rotation, .bytes = client->memory.planned}, now, out);
+    } else if (client->run.phase == Phase::Ready) {
       engine_->make_unready(*client, now);
       place(*client, now, out);
     }
@@ -244,13 +243,13 @@ void Gpu::look_for_overdue(Time now, Decisions& out) {
     engine_->mark_overdue(client, now);
     residency_.give_up_on(client);
     out.push_back({Overdue{client.id, config_.end_overdue},
-                   {.why = Why::DropIgnored, .used = now - client.dropped_at}});
+                   {.why = Why::DropIgnored, .used = now - client.run.dropped_at}});
   }
 }
 
 void Gpu::note_drops() {
   for (Client* client : engine_->take_stopped()) {
-    stopping_.emplace(client->dropped_at, client->seq, client);
+    stopping_.emplace(client->run.dropped_at, client->seq, client);
   }
 }
 
@@ -273,20 +272,20 @@ std::optional<Time> Gpu::next_wakeup() const {
 }
 
 Reason Gpu::explain(const Client& client, Time now) const {
-  if (client.phase == Phase::Stopping) return {.why = Why::Stopping};
-  if (client.phase == Phase::Overdue) {
-    return {.why = Why::Overdue, .used = now - client.dropped_at};
+  if (client.run.phase == Phase::Stopping) return {.why = Why::Stopping};
+  if (client.run.phase == Phase::Overdue) {
+    return {.why = Why::Overdue, .used = now - client.run.dropped_at};
   }
-  if (!scheduling_ && client.phase == Phase::Running) return {.why = Why::SchedulingOff};
-  if (client.phase != Phase::Off) {
+  if (!scheduling_ && client.run.phase == Phase::Running) return {.why = Why::SchedulingOff};
+  if (client.run.phase != Phase::Off) {
     Reason reason = engine_->explain(client, now);
     // Who waits for its memory is unknown to the engine.
     if (reason.why == Why::RunningAlone && residency_.waiting() > 0) reason.why = Why::Running;
     return reason;
   }
   if (client.tenant->paused) return {.why = Why::Paused};
-  const Bytes to_move = std::max(client.outgoing, client.incoming);
-  if (client.stalled && to_move > Bytes{}) {  // it waits for itself, whatever it lacks
+  const Bytes to_move = std::max(client.memory.outgoing, client.memory.incoming);
+  if (client.orders.stalled && to_move > Bytes{}) {  // it waits for itself, whatever it lacks
     return {.why = Why::MoveIgnored, .bytes = to_move};
   }
   if (const auto& sleep = client.tenant->sleep) {

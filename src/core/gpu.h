@@ -32,7 +32,7 @@ class Gpu {
   void add(Client& client, Time now);
   void remove(Client& client, Time now);
   void work_requested(Client& client, Time now, Decisions& out);
-  void released(Client& client, Duration used, bool more_work, Time now, Decisions& out);
+  void released(Client& client, const Released& how, Time now, Decisions& out);
   // The tenant is gone for good; it has no clients.
   void forget(TenantId tenant);
   void usage(Client& client, Duration used, Time now);

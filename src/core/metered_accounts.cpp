@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/pauses.h"
 #include "core/metered_engine.h"
 
 namespace nvshare::core {
@@ -10,8 +11,7 @@ namespace {
 
 constexpr int kLongestResume = 4;  // times `turn`
 constexpr int kLongestResumeCalm = 5;
-constexpr Duration kBindsFor = 1s;       // after it was last seen to
-constexpr Duration kFreePauses = 200us;  // of a turn, beside an eighth of what was used
+constexpr Duration kBindsFor = 1s;  // after it was last seen to
 
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
@@ -94,7 +94,7 @@ Duration MeteredEngine::until_refilled(Fixed refill) const {
 // not use it, which adds up. What others use within their limits, or at its own priority, they will
 // not use later; and who waits for its memory could not have used anything.
 Fixed MeteredEngine::unkept(const Share& share) const {
-  Fixed all = share.parked > 0 ? 0 : held_unused_;
+  Fixed all = share.meter.parked > 0 ? 0 : held_unused_;
   for (int i = level_of(share) + 1; i < kLevels; ++i) {
     all += unlimited_held_[static_cast<std::size_t>(i)];
   }
@@ -134,7 +134,7 @@ Duration MeteredEngine::in_turns(Duration lately) const {
 
 // Of what its meter has not told, what is in its tenant's virtual time already.
 Duration MeteredEngine::charged_unread(const Client& client) {
-  return std::max(Duration::zero(), client.charged_ahead - client.reported);
+  return std::max(Duration::zero(), client.meter.charged_ahead - client.meter.reported);
 }
 
 // Who joins starts where the last of those stands that it competes with. The holder moves on
@@ -161,7 +161,7 @@ void MeteredEngine::charge_ahead(Client& client) {
   const Duration unread = in_turns(client.unread(now_));
   const Duration more = unread - charged_unread(client);
   if (more <= Duration::zero()) return;
-  client.charged_ahead = client.reported + unread;
+  client.meter.charged_ahead = client.meter.reported + unread;
   add_virtual_time(*client.share, more);
   raise_floor(*client.share);
 }
@@ -186,9 +186,9 @@ void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time
   Level& level = levels_[static_cast<std::size_t>(level_of(*client.share))];
   const Duration owed = best_effort_owed(level);
   Duration balance = owed - used;
-  if (!client.before_limits) {
-    const bool stops = client.phase == Phase::Stopping;
-    const Duration overrun = stops ? std::min(used, now - client.dropped_at) : Duration::zero();
+  if (!client.meter.before_limits) {
+    const bool stops = client.run.phase == Phase::Stopping;
+    const Duration overrun = stops ? std::min(used, now - client.run.dropped_at) : Duration::zero();
     balance = std::max(balance, std::min(owed, Duration::zero()) - overrun);
   }
   level.balance = balance;
@@ -264,7 +264,7 @@ void MeteredEngine::deactivate(Share& share) {
 // A client that stops and wants more at the same moment was never idle: looked at in decide().
 void MeteredEngine::deactivate_idle() {
   for (const auto& [seq, share] : std::exchange(maybe_idle_, {})) {
-    if (share->wanting + share->parked == 0 && share->meter.active) deactivate(*share);
+    if (share->wanting + share->meter.parked == 0 && share->meter.active) deactivate(*share);
   }
 }
 
@@ -274,7 +274,7 @@ void MeteredEngine::park(Client& client, bool parked, Time now) {
   catch_up(now);
   Share& share = *client.share;
   settle(share);
-  share.parked += parked ? 1 : -1;
+  share.meter.parked += parked ? 1 : -1;
   share.meter.unkept_mark = unkept(share);
   if (parked && !share.meter.active) activate(share);
   if (parked) return;
@@ -318,30 +318,32 @@ void MeteredEngine::resume_refilled() {
 
 // Of each client by itself: readings of several processes come together.
 void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
-  const Duration passed = std::max(now - client.duty_at, used);
-  client.duty_at = now;
+  const Duration passed = std::max(now - client.meter.duty_at, used);
+  client.meter.duty_at = now;
   if (passed <= Duration::zero()) return;
   const Duration weight = std::min(passed, kDutyMemory);
   const std::int64_t sample =
       static_cast<std::int64_t>(static_cast<Fixed>(used.count()) * kFull / passed.count());
-  const std::int64_t before = client.duty_ppm;
-  client.duty_ppm += (sample - before) * weight.count() / kDutyMemory.count();
-  if (client.phase != Phase::Off) duty_sum_ppm_ += client.duty_ppm - before;
+  const std::int64_t before = client.meter.duty_ppm;
+  client.meter.duty_ppm += (sample - before) * weight.count() / kDutyMemory.count();
+  if (client.run.phase != Phase::Off) duty_sum_ppm_ += client.meter.duty_ppm - before;
 }
 
 // Pauses too short to give a turn back for cost nothing, but for those whom they keep from the GPU:
 // who has no limit waits for as long as there is allowance. Every program has some.
-void MeteredEngine::charge_pauses(const Client& client, Time now) {
+void MeteredEngine::charge_pauses(const Client& client, Duration gaps, Time now) {
   Share& share = *client.share;
   const auto waits = [](const Level& level) { return !level.queue[kBestEffort].empty(); };
   if (!turns_ || !billing_ || !share.limited() ||
       std::none_of(levels_.begin(), levels_.end(), waits))
     return;
   // Neither in what is billed already, nor in the part of the turn that had no limit.
-  const Duration since = now - std::max(client.granted_at, share.meter.unlimited_since);
-  const Duration unused = now - client.granted_at - client.reported;
-  const Duration pauses = std::min({client.gaps, since, unused});
-  const Duration more = pauses - kFreePauses - client.reported / 8;
+  const Duration since = now - std::max(client.run.granted_at, share.meter.unlimited_since);
+  const Duration unused = now - client.run.granted_at - client.meter.reported;
+  const Duration pauses = std::min({gaps, since, unused});
+  const auto used = static_cast<std::uint64_t>(client.meter.reported.count());
+  const auto free = static_cast<Duration::rep>(kShortPause + free_pauses(used));
+  const Duration more = pauses - Duration{free};
   if (more <= Duration::zero()) return;
   dequeue(share);
   share.meter.allowance -= more;
@@ -365,19 +367,19 @@ void MeteredEngine::note_binding(Share& share, Duration at_work, Time now) {
 void MeteredEngine::bill(Client& client, Duration used, Time now) {
   Share& share = *client.share;
   MeterAccount& account = share.meter;
-  const Duration new_use = used - client.reported;
+  const Duration new_use = used - client.meter.reported;
   const Duration held = client.unread(now);
   const Duration ahead = charged_unread(client);
-  client.reported = used;
-  client.charged_ahead = Duration::zero();
-  client.read_at = now;
+  client.meter.reported = used;
+  client.meter.charged_ahead = Duration::zero();
+  client.meter.read_at = now;
   if (turns_ && held > new_use) held_unused_ += (held - new_use).count() * refill_rate_;
   settle(share);
   if (!billing_) return;
   note_duty(client, new_use, now);
   Duration charge = new_use;
-  if (client.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
-    const Duration tail = std::min(new_use, now - client.dropped_at);
+  if (client.run.phase == Phase::Stopping && config_.tail_billing_percent < 100) {
+    const Duration tail = std::min(new_use, now - client.run.dropped_at);
     charge -= tail - percent_of(tail, config_.tail_billing_percent);
   }
   share.billed += to_fixed(charge);
@@ -388,11 +390,11 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   const bool in_demand = contended(share) || has_turn(client);
   const Duration had = in_turns(in_demand ? std::max(charge, held) : charge);
   if (turns_) account.vtime += virtual_time(share, had - ahead);
-  if (!share.ready.empty()) client.had += std::min(had, now - client.had_since).count();
-  client.had_since = now;
+  if (!share.ready.empty()) client.meter.had += std::min(had, now - client.meter.had_since).count();
+  client.meter.had_since = now;
   // What it did in the part of this grant that had no limit is free.
-  const Duration unlimited = unlimited_time(share) - client.unlimited_mark;
-  client.unlimited_mark += unlimited;
+  const Duration unlimited = unlimited_time(share) - client.meter.unlimited_mark;
+  client.meter.unlimited_mark += unlimited;
   if (share.limited()) {
     const Duration before = account.allowance;
     account.allowance -= std::max(Duration::zero(), charge - unlimited);

@@ -105,7 +105,7 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
 void MeteredEngine::after_limits_change(Share& share, bool cores_changed, Time) {
   share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
   share.meter.unlimited_since = now_;
-  if (share.wanting + share.parked > 0) {
+  if (share.wanting + share.meter.parked > 0) {
     activate(share);
     if (share.limited()) note_allowance(share);
     enqueue_if_runnable(share);
@@ -120,7 +120,7 @@ void MeteredEngine::make_ready(Client& client, Time now) {
   note_duty(client, Duration::zero(), now);
   join_siblings(client);
   enter_ready(client, next_seq_++);
-  duty_sum_ppm_ += client.duty_ppm;
+  duty_sum_ppm_ += client.meter.duty_ppm;
   if (!share.meter.active) activate(share);
   settle(share);
   if (!share.meter.throttled && share.limited()) note_allowance(share);
@@ -131,17 +131,17 @@ void MeteredEngine::make_ready(Client& client, Time now) {
 // process would have the short one each time: who has had least is next.
 void MeteredEngine::join_siblings(Client& client) {
   Share& share = *client.share;
-  client.had = std::max(client.had, share.meter.least_had);
+  client.meter.had = std::max(client.meter.had, share.meter.least_had);
   if (!share.ready.empty()) return;
   // Nobody went without what the others had until now.
-  for (const auto& [seq, sibling] : share.held) sibling->had_since = now_;
+  for (const auto& [seq, sibling] : share.held) sibling->meter.had_since = now_;
 }
 
 void MeteredEngine::make_unready(Client& client, Time now) {
   catch_up(now);
   Share& share = *client.share;
   leave_ready(client);
-  duty_sum_ppm_ -= client.duty_ppm;
+  duty_sum_ppm_ -= client.meter.duty_ppm;
   if (share.ready.empty()) dequeue(share);
   maybe_idle_.emplace(share.seq, &share);
 }
@@ -149,40 +149,43 @@ void MeteredEngine::make_unready(Client& client, Time now) {
 void MeteredEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
   charge_ahead(client);
-  running_.erase({client.grant_seq, &client});
+  running_.erase({client.run.grant_seq, &client});
   enter_stopping(client, why, now, out);
 }
 
 // It goes on using the GPU; nobody waits for it, and its tenant gets nothing more until it stops.
 void MeteredEngine::mark_overdue(Client& client, Time now) {
   catch_up(now);
-  bill(client, std::max(client.reported, now - client.granted_at), now);
+  bill(client, std::max(client.meter.reported, now - client.run.granted_at), now);
   enter_overdue(client);
   dequeue(*client.share);
   --slots_;
 }
 
-void MeteredEngine::release(Client& client, Duration used, Time now) {
+void MeteredEngine::release(Client& client, Duration used, Duration gaps, Time now) {
   catch_up(now);
   Share& share = *client.share;
-  client.cut = client.phase != Phase::Running || (client.budget && used >= *client.budget);
-  if (client.phase == Phase::Overdue) {
-    used = now - client.granted_at;  // nobody else could be sure of the GPU
+  client.meter.cut =
+      client.run.phase != Phase::Running || (client.run.budget && used >= *client.run.budget);
+  if (client.run.phase == Phase::Overdue) {
+    used = now - client.run.granted_at;  // nobody else could be sure of the GPU
   } else {
     --slots_;
-    note_hand_over(client, used, now);
+    note_hand_over(client, used, gaps, now);
   }
   bill(client,
-       std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
-  charge_pauses(client, now);
-  client.burst_so_far += client.reported;
-  if (client.burst_so_far > kShortBurst) long_bursts_until_ = now + kBurstsLast;
+       std::clamp(used, client.meter.reported,
+                  std::max(client.meter.reported, now - client.run.granted_at)),
+       now);
+  charge_pauses(client, gaps, now);
+  client.meter.burst_so_far += client.meter.reported;
+  if (client.meter.burst_so_far > kShortBurst) long_bursts_until_ = now + kBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
   share.meter.allowance =
       std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
-  running_.erase({client.grant_seq, &client});
-  leave_running(client);
-  duty_sum_ppm_ -= client.duty_ppm;
+  running_.erase({client.run.grant_seq, &client});
+  leave_running(client, now);
+  duty_sum_ppm_ -= client.meter.duty_ppm;
   maybe_idle_.emplace(share.seq, &share);
   enqueue_if_runnable(share);
 }
@@ -190,7 +193,9 @@ void MeteredEngine::release(Client& client, Duration used, Time now) {
 void MeteredEngine::read_meter(Client& client, Duration used, Time now) {
   catch_up(now);
   bill(client,
-       std::clamp(used, client.reported, std::max(client.reported, now - client.granted_at)), now);
+       std::clamp(used, client.meter.reported,
+                  std::max(client.meter.reported, now - client.run.granted_at)),
+       now);
 }
 
 void MeteredEngine::set_billing(bool on, Time now) {
@@ -214,7 +219,7 @@ bool MeteredEngine::wants_turns() const {
   std::int64_t wanted = duty_sum_ppm_;
   if (running_.size() == 1) {  // not metered for long: take it for busy
     const Client& client = *running_.begin()->second;
-    if (client.unread(now_) > kDutyMemory) wanted += kFull - client.duty_ppm;
+    if (client.unread(now_) > kDutyMemory) wanted += kFull - client.meter.duty_ppm;
   }
   return wanted > (turns_ ? kTogetherBelow : kTurnsAbove);
 }
@@ -239,31 +244,33 @@ Duration MeteredEngine::worth(int hand_overs, int most_turns, bool calm) const {
 // time, and then nobody would run.
 Duration MeteredEngine::turn_of(const Client& client) const {
   const Duration turn = worth(kTurnsPerHandOver, kLongestTurn, calm());
-  const Duration burst = std::max(client.burst, client.burst_so_far);
+  const Duration burst = std::max(client.meter.burst, client.meter.burst_so_far);
   if (burst > kLongestBurst * config_.turn) return turn;
-  return std::max(turn, client.burst + client.burst / 4);
+  return std::max(turn, client.meter.burst + client.meter.burst / 4);
 }
 
 // It has been idle: what it did since the last time was a burst. Not when it was only cut off and
 // asks again behind it, or when it was away for less than is worth waiting for.
 void MeteredEngine::note_burst(Client& client, Time now) {
-  const Duration idle = now - client.released_at;
-  const Duration took = client.burst_so_far;
+  const Duration idle = now - client.run.released_at;
+  const Duration took = client.meter.burst_so_far;
   if (took == Duration::zero() || idle < took / kGapsOfBursts) return;
-  if (client.cut && idle < config_.turn) return;
-  client.burst_so_far = Duration::zero();
+  if (client.meter.cut && idle < config_.turn) return;
+  client.meter.burst_so_far = Duration::zero();
   bursts_at_ = now;
-  client.burst = took > client.burst ? took : client.burst - (client.burst - took) / kBurstMemory;
+  client.meter.burst = took > client.meter.burst
+                           ? took
+                           : client.meter.burst - (client.meter.burst - took) / kBurstMemory;
 }
 
 // Who was cut off shows what a turn takes beside its work and the gaps in that. Of who had gone
 // idle by itself only that it took no longer.
-void MeteredEngine::note_hand_over(const Client& client, Duration used, Time now) {
+void MeteredEngine::note_hand_over(const Client& client, Duration used, Duration gaps, Time now) {
   if (!turns_ || !has_turn(client) || !contended(*client.share)) return;
-  const Duration held = now - client.granted_at;
-  const Duration work = std::min(used, held) + std::min(client.gaps, held);  // meters may lie
+  const Duration held = now - client.run.granted_at;
+  const Duration work = std::min(used, held) + std::min(gaps, held);  // meters may lie
   const Duration rest = std::max(Duration::zero(), held - work);
-  const Duration most = client.cut ? kLongestTurn * config_.turn : hand_over_;
+  const Duration most = client.meter.cut ? kLongestTurn * config_.turn : hand_over_;
   hand_over_ += (std::min(rest, most) - hand_over_) / kHandOverMemory;
 }
 
@@ -280,19 +287,20 @@ bool MeteredEngine::outranked(const Client& holder) const {
 // not count.
 std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
-    Duration most = has_turn(holder) ? 2 * std::max(config_.turn, *holder.budget) : holder.turn;
+    Duration most =
+        has_turn(holder) ? 2 * std::max(config_.turn, *holder.run.budget) : holder.meter.turn;
     // What it was to earn meanwhile it was given for as long as no other limit is before it.
     const Share& share = *holder.share;
     const Duration had = share.meter.at_grant;
-    if (share.limited() && holder.budget > had && other_limits_wait(share)) {
+    if (share.limited() && holder.run.budget > had && other_limits_wait(share)) {
       const Duration unread = holder.unread(now_) - charged_unread(holder);
-      const Duration first = now_ - holder.granted_at + stays_first(share, unread);
-      most = std::min(std::max({had, config_.turn, first}), holder.turn);
+      const Duration first = now_ - holder.run.granted_at + stays_first(share, unread);
+      most = std::min(std::max({had, config_.turn, first}), holder.meter.turn);
     }
-    return holder.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
+    return holder.run.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
-  if (!holder.budget) return std::nullopt;
-  return holder.granted_at + 2 * *holder.budget + config_.turn;
+  if (!holder.run.budget) return std::nullopt;
+  return holder.run.granted_at + 2 * *holder.run.budget + config_.turn;
 }
 
 // Best effort does not finish its turn when somebody with a promise has work again, unless it is
@@ -312,12 +320,13 @@ bool MeteredEngine::gives_way(const Client& holder) const {
   }
   const VirtualTime stands =
       share.meter.vtime + virtual_time(share, unread - charged_unread(holder));
-  return next->meter.vtime + 4 * virtual_time(*next, holder.turn) < stands;
+  return next->meter.vtime + 4 * virtual_time(*next, holder.meter.turn) < stands;
 }
 
 Reason MeteredEngine::why_over(const Client& holder) const {
-  if (contended(*holder.share) || !holder.budget) return {.why = Why::TurnOver};
-  return {.why = Why::BudgetSpent, .used = now_ - holder.granted_at, .quota = *holder.budget};
+  if (contended(*holder.share) || !holder.run.budget) return {.why = Why::TurnOver};
+  return {
+      .why = Why::BudgetSpent, .used = now_ - holder.run.granted_at, .quota = *holder.run.budget};
 }
 
 // Processes of a tenant do not keep it from its own.
@@ -355,7 +364,7 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
   Client& client = *std::get<Client*>(*share.ready.begin());
   const bool last = share.ready.size() == 1 && runnable_ == 0;
   std::optional<Duration> budget;
-  client.turn = turn_of(client);
+  client.meter.turn = turn_of(client);
   const bool cut = in_turns && !last;
   if (share.limited()) {
     const bool comes_first = !other_limits_wait(share);
@@ -365,15 +374,15 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
         comes_first ? lasts(share) : std::max(share.meter.allowance, std::min(first, lasts(share)));
     if (share.ready.size() == 1) {
       const Duration longest = kCalm * kLongestTurn * config_.turn;
-      const Duration most = std::min(kTurnsInOne * client.turn, longest + longest / 2);
-      client.turn = std::max(client.turn, std::min(first, most));
+      const Duration most = std::min(kTurnsInOne * client.meter.turn, longest + longest / 2);
+      client.meter.turn = std::max(client.meter.turn, std::min(first, most));
     }
     // What a turn leaves of that would be a sliver of its own, with nobody else in between.
-    if (cut && comes_first && *budget < client.turn + client.turn / 2) {
-      client.turn = std::max(client.turn, *budget);
+    if (cut && comes_first && *budget < client.meter.turn + client.meter.turn / 2) {
+      client.meter.turn = std::max(client.meter.turn, *budget);
     }
   }
-  if (cut) budget = std::min(budget.value_or(client.turn), client.turn);
+  if (cut) budget = std::min(budget.value_or(client.meter.turn), client.meter.turn);
   start(client, budget, {.why = Why::HasBudget}, now, out);
 }
 
@@ -381,17 +390,18 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
                           Time now, Decisions& out) {
   Share& share = *client.share;
   Level& level = levels_[static_cast<std::size_t>(level_of(share))];
-  client.before_limits = !share.limited() && !level.queue[kLimited].empty();
-  level.best_effort_was_ahead = client.before_limits;
+  client.meter.before_limits = !share.limited() && !level.queue[kLimited].empty();
+  level.best_effort_was_ahead = client.meter.before_limits;
   share.meter.at_grant = share.meter.allowance;
-  client.unlimited_mark = unlimited_time(share);
-  client.gaps = Duration::zero();
-  client.read_at = now;
-  client.had_since = now;
-  share.meter.least_had = std::max(share.meter.least_had, client.had);
-  client.duty_at = now;  // waiting for others says nothing of what it wants
+  client.meter.unlimited_mark = unlimited_time(share);
+  client.meter.reported = Duration::zero();
+  client.meter.charged_ahead = Duration::zero();
+  client.meter.read_at = now;
+  client.meter.had_since = now;
+  share.meter.least_had = std::max(share.meter.least_had, client.meter.had);
+  client.meter.duty_at = now;  // waiting for others says nothing of what it wants
   enter_running(client, next_seq_++, budget, why, now, out);
-  running_.emplace(client.grant_seq, &client);
+  running_.emplace(client.run.grant_seq, &client);
   ++slots_;
   unlimited_holder_ = share.limited() ? std::nullopt : std::optional(level_of(share));
   enqueue_if_runnable(share);
@@ -400,7 +410,7 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
 void MeteredEngine::grant_now(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
   dequeue(*client.share);
-  client.turn = turn_of(client);
+  client.meter.turn = turn_of(client);
   start(client, std::nullopt, why, now, out);
 }
 
@@ -431,8 +441,8 @@ void MeteredEngine::run_together(Time now, Decisions& out) {
   }
   std::vector<Client*> over;
   for (const auto& [seq, client] : running_) {
-    const bool ignores =
-        client->budget && now >= client->granted_at + 2 * *client->budget + config_.turn;
+    const bool ignores = client->run.budget &&
+                         now >= client->run.granted_at + 2 * *client->run.budget + config_.turn;
     if (client->share->meter.throttled || ignores) over.push_back(client);
   }
   for (Client* client : over) stop(*client, why_over(*client), now, out);
@@ -480,7 +490,7 @@ std::optional<Time> MeteredEngine::next_wakeup() const {
 
 Reason MeteredEngine::explain(const Client& client, Time now) const {
   const Share& share = *client.share;
-  if (client.phase == Phase::Running) {
+  if (client.run.phase == Phase::Running) {
     const bool alone = running_.size() == 1 && !anyone_runnable() && throttled_.empty();
     return {.why = alone ? Why::RunningAlone : Why::Running};
   }

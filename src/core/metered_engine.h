@@ -32,7 +32,7 @@ class MeteredEngine final : public ComputeEngine {
   void make_unready(Client& client, Time now) override;
   void stop(Client& client, const Reason& why, Time now, Decisions& out) override;
   void mark_overdue(Client& client, Time now) override;
-  void release(Client& client, Duration used, Time now) override;
+  void release(Client& client, Duration used, Duration gaps, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
   void park(Client& client, bool parked, Time now) override;
   void set_overlap(bool possible) override { overlap_ = possible; }
@@ -81,7 +81,7 @@ class MeteredEngine final : public ComputeEngine {
   static VirtualTime virtual_time(const Share& share, Duration used);
   Duration best_effort_owed(const Level& level) const;
   void charge_best_effort(const Client& client, Duration used, Time now);
-  void charge_pauses(const Client& client, Time now);
+  void charge_pauses(const Client& client, Duration gaps, Time now);
   Duration unlimited_time(const Share& share) const;
   static int level_of(const Share& share) {
     return share.tenant->limits.priority - kLowestPriority;
@@ -115,9 +115,9 @@ class MeteredEngine final : public ComputeEngine {
   Duration stays_first(const Share& share, Duration unread) const;
   Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
-    return client.budget && *client.budget <= client.turn;
+    return client.run.budget && *client.run.budget <= client.meter.turn;
   }
-  void note_hand_over(const Client& client, Duration used, Time now);
+  void note_hand_over(const Client& client, Duration used, Duration gaps, Time now);
   void note_burst(Client& client, Time now);
   bool outranked(const Client& holder) const;
   std::optional<Time> turn_end(const Client& holder) const;

@@ -58,6 +58,15 @@ class Residency {
     stale_ = true;
   }
   void leave(Client& client);
+  // The client has no work from now on, or may do none.
+  static void idles(Client& client, Time now) { client.eviction.idle_since = now; }
+
+  // What its tenant has with that. Comes before change() and found(), because a tenant above its
+  // limit is treated otherwise.
+  static void set_allocated(Client& client, Bytes allocated, Bytes beyond) {
+    client.share->allocated += allocated + beyond - client.memory.allocated();
+    client.memory.beyond = beyond;
+  }
 
   // Growth and shrinking that have been checked; what does not move is there `at_once`. Answers the
   // client in `out`.
@@ -115,12 +124,13 @@ class Residency {
   // by update() once it has.
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
   // What the client can have at most, beside what others can never move.
-  Bytes room_for(const Client& client) const { return unpinned() + client.stuck(); }
+  Bytes room_for(const Client& client) const { return unpinned() + client.memory.stuck(); }
   // What anybody can have at most beside all that can never move.
   Bytes unpinned() const { return safe_limit() - pinned_; }
   // Whether the client could still have all it was promised if others had `more` that cannot move.
   bool can_fit_beside(const Client& client, Bytes more) const {
-    return client.demand + client.rounding + stuck_beside(client) + more <= safe_limit();
+    return client.memory.demand + client.memory.rounding + stuck_beside(client) + more <=
+           safe_limit();
   }
   // Clients whose memory has become complete since the last call, or who wait for less.
   std::vector<Client*> take_changed() { return std::exchange(changed_, {}); }
@@ -139,11 +149,12 @@ class Residency {
 
   static QueueKey key_of(Client& client) {
     constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
-    return {client.keeps_quantum ? kFirst : client.queue_key, client.queue_seq, &client};
+    return {client.quantum.kept ? kFirst : client.queue.key, client.queue.seq, &client};
   }
   // What others hold and cannot or do not move.
   Bytes stuck_beside(const Client& client) const {
-    return pinned_ - client.stuck() + stalled_ - (client.stalled ? client.stalled_bytes : Bytes{});
+    return pinned_ - client.memory.stuck() + stalled_ -
+           (client.orders.stalled ? client.orders.stalled_bytes : Bytes{});
   }
   // Whether others could make room for it; also when what they have no place for will not move.
   bool can_ever_fit(const Client& client) const { return can_fit_beside(client, Bytes{}); }
@@ -176,7 +187,9 @@ class Residency {
   Bytes most_away(const Client& client) const;
   Bytes leaveable(const Client& client) const;
   void recount(Client& client);
-  void count(const Client& client, const Counted& as);
+  void count(Client& client, const Counted& as);
+  void stop_waiting_for_host(Client& client);
+  void add_fresh(Client& client, Bytes bytes);
   Bytes rooted_beside(const Client& client) const;
   Bytes host_places() const;
   Bytes chunk() const;

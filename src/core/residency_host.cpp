@@ -86,45 +86,52 @@ Bytes Residency::host_places() const {
 Bytes Residency::most_away(const Client& client) const {
   Bytes most = kMostMemory;
   if (client.leaves_to_host() && !host_.most()) {
-    most = std::max(*client.host_ready + client.host_coming,
-                    client.absent() + client.incoming + client.moved_in);
+    most = std::max(*client.host.ready + client.host.coming,
+                    client.memory.absent() + client.memory.incoming + client.memory.moved_in);
   }
-  if (!client.shortfall || !client.shortfall->until) return most;
-  const Bytes more = client.host_ready.value_or(kNothing) - client.shortfall->host_ready;
-  return std::min(most, client.shortfall->away + std::max(kNothing, more));
+  if (!client.host.shortfall || !client.host.shortfall->until) return most;
+  const Bytes more = client.host.ready.value_or(kNothing) - client.host.shortfall->host_ready;
+  return std::min(most, client.host.shortfall->away + std::max(kNothing, more));
 }
 
 Bytes Residency::leaveable(const Client& client) const {
-  const Bytes could = most_away(client) - client.absent() - client.outgoing;
-  return std::max(kNothing, std::min(client.movable(), could));
+  const Bytes could = most_away(client) - client.memory.absent() - client.memory.outgoing;
+  return std::max(kNothing, std::min(client.memory.movable(), could));
 }
 
-void Residency::count(const Client& client, const Counted& as) {
+void Residency::count(Client& client, const Counted& as) {
   sums_.demand += as.demand - client.counted.demand;
   sums_.rooted += as.rooted - client.counted.rooted;
   sums_.host_used += as.host_used - client.counted.host_used;
   sums_.host_movable += as.host_movable - client.counted.host_movable;
+  client.counted = as;
 }
 
 // Brings the client's part of the sums up to date, after anything about its memory has changed.
 void Residency::recount(Client& client) {
-  Counted as{.demand = client.demand + client.rounding};
+  Counted as{.demand = client.memory.demand + client.memory.rounding};
   // What a client holds and has no place for will not move for anybody. (What does not move at all
   // is counted as that.)
-  const Bytes stays = client.demand - client.awaits - most_away(client);
-  const Bytes holds = std::min(client.resident + client.incoming, stays) - client.pinned;
-  as.rooted = client.stalled ? kNothing : std::max(kNothing, holds);
+  const Bytes stays = client.memory.demand - client.memory.awaits - most_away(client);
+  const Bytes holds =
+      std::min(client.memory.resident + client.memory.incoming, stays) - client.memory.pinned;
+  as.rooted = client.orders.stalled ? kNothing : std::max(kNothing, holds);
   if (client.leaves_to_host()) {
-    as.host_movable = std::max(kNothing, client.demand - client.stuck());
-    client.fresh = std::min(client.fresh, client.absent() + client.incoming);
-    const Bytes leaves = client.outgoing + client.planned;
-    as.host_used = client.absent() + client.incoming - client.fresh + leaves;
-    const Bytes stays_for_now = client.resident - client.pinned - leaves;
+    as.host_movable = std::max(kNothing, client.memory.demand - client.memory.stuck());
+    client.host.fresh =
+        std::min(client.host.fresh, client.memory.absent() + client.memory.incoming);
+    const Bytes leaves = client.memory.outgoing + client.memory.planned;
+    as.host_used = client.memory.absent() + client.memory.incoming - client.host.fresh + leaves;
+    const Bytes stays_for_now = client.memory.resident - client.memory.pinned - leaves;
     if (leaves > kNothing) as.host_used += std::clamp(stays_for_now, kNothing, rounding());
   }
   stale_ |= as.rooted != client.counted.rooted || as.host_used != client.counted.host_used;
   count(client, as);
-  client.counted = as;
+}
+
+// So many bytes more that never were on the GPU, or fewer.
+void Residency::add_fresh(Client& client, Bytes bytes) {
+  client.host.fresh = std::max(kNothing, client.host.fresh + bytes);
 }
 
 // What others hold and cannot leave with. When the client has all of its memory on the GPU, the
@@ -138,9 +145,9 @@ Bytes Residency::rooted_beside(const Client& client) const {
 
 void Residency::host_memory(Client& client, Bytes coming, std::optional<Bytes> ready) {
   unlist(client);
-  client.host_coming = coming;
-  client.host_ready = ready;
-  client.host_doubted = client.host_doubted && coming > kNothing;
+  client.host.coming = coming;
+  client.host.ready = ready;
+  client.host.doubted = client.host.doubted && coming > kNothing;
   recount(client);
   list(client);
   stale_ = true;
@@ -152,20 +159,20 @@ void Residency::host_memory(Client& client, Bytes coming, std::optional<Bytes> r
 // would need that room does not keep others waiting for it. More host memory is a reason to try at
 // once; otherwise it is tried again after twice the time each time.
 void Residency::note_shortfall(Client& client, Time now) {
-  const Duration before = client.shortfall ? client.shortfall->lasts : Duration::zero();
+  const Duration before = client.host.shortfall ? client.host.shortfall->lasts : Duration::zero();
   forget_shortfall(client);
   const Duration lasts = std::clamp(before * 2, kFirstShortfall, kLongestShortfall);
-  const Bytes ready = client.host_ready.value_or(kNothing);
-  client.shortfall = Shortfall{client.absent(), ready, lasts, now + lasts};
+  const Bytes ready = client.host.ready.value_or(kNothing);
+  client.host.shortfall = Shortfall{client.memory.absent(), ready, lasts, now + lasts};
   short_.emplace(now + lasts, client.seq, &client);
   recount(client);
 }
 
 void Residency::forget_shortfall(Client& client) {
-  if (client.shortfall && client.shortfall->until) {
-    short_.erase({*client.shortfall->until, client.seq, &client});
+  if (client.host.shortfall && client.host.shortfall->until) {
+    short_.erase({*client.host.shortfall->until, client.seq, &client});
   }
-  client.shortfall.reset();
+  client.host.shortfall.reset();
   recount(client);
 }
 
@@ -174,7 +181,7 @@ void Residency::doubt_shortfalls(Time now) {
     Client& client = *std::get<2>(*short_.begin());
     short_.erase(short_.begin());
     unlist(client);
-    client.shortfall->until.reset();
+    client.host.shortfall->until.reset();
     recount(client);
     list(client);
     stale_ = true;
@@ -186,9 +193,10 @@ void Residency::doubt_shortfalls(Time now) {
 // Whether it runs, and would leave at the speed at which host memory is made. A moment without work
 // is not the end of its running.
 bool Residency::needs_host(const Client& client, Bytes bytes, Time now) const {
-  if (client.queued || client.host_doubted || client.share->over_memory_limit()) return false;
-  const bool runs = client.is_busy() || now < client.idle_since + move_time(client.demand);
-  return runs && client.host_coming > kNothing && bytes > client.host_ready.value_or(kNothing);
+  if (client.queue.joined || client.host.doubted || client.share->over_memory_limit()) return false;
+  const bool runs =
+      client.is_busy() || now < client.eviction.idle_since + move_time(client.memory.demand);
+  return runs && client.host.coming > kNothing && bytes > client.host.ready.value_or(kNothing);
 }
 
 // Until when the first in the queue waits for the host memory of those who make room for it. Once,
@@ -202,24 +210,28 @@ std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victim
     const Bytes bytes = std::min(leaveable(*client), deficit);
     deficit -= bytes;
     if (!needs_host(*client, bytes, now)) continue;
-    coming += client->host_coming;
+    coming += client->host.coming;
     late.push_back(client);
   }
   if (late.empty()) return std::nullopt;
-  if (!head.host_until) {
+  if (!head.host.waits_until) {
     const std::int64_t seconds = coming.count / kSlowestHost.count + 1;
-    head.host_until = now + 1s * std::min<std::int64_t>(kHostPatience / 1s, seconds);
+    head.host.waits_until = now + 1s * std::min<std::int64_t>(kHostPatience / 1s, seconds);
   }
-  if (now < *head.host_until) {
-    Time until = *head.host_until;
+  if (now < *head.host.waits_until) {
+    Time until = *head.host.waits_until;
     for (const Client* client : late) {
       if (!client->is_busy())
-        until = std::min(until, client->idle_since + move_time(client->demand));
+        until = std::min(until, client->eviction.idle_since + move_time(client->memory.demand));
     }
     return until;
   }
-  for (Client* client : late) client->host_doubted = true;
+  for (Client* client : late) client->host.doubted = true;
   return std::nullopt;
+}
+
+void Residency::stop_waiting_for_host(Client& client) {
+  client.host.waits_until.reset();
 }
 
 }  // namespace nvshare::core

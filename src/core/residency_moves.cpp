@@ -28,8 +28,8 @@ Bytes speed(double bytes, double in_seconds) {
 // --- what is ordered ---------------------------------------------------------------------------
 
 void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
-  client.outgoing += bytes;
-  client.told_out += bytes;
+  client.memory.outgoing += bytes;
+  client.orders.out += bytes;
   leaving_ += bytes;
   recount(client);
   stale_ = true;
@@ -38,8 +38,8 @@ void Residency::send_out(Client& client, Bytes bytes, const Reason& why, Time no
 }
 
 void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time now, Decisions& out) {
-  set_incoming(client, client.incoming + bytes);
-  client.told_in += bytes;
+  set_incoming(client, client.memory.incoming + bytes);
+  client.orders.in += bytes;
   watch(client, now);
   out.push_back({BringIn{client.id, bytes}, why});
 }
@@ -79,47 +79,47 @@ Bytes Residency::link_per_second() const {
 
 void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decisions& out) {
   unlist(client);
-  const Bytes out_by = std::max(kNothing, client.resident - how.resident);
-  const Bytes in_by = std::max(kNothing, how.resident - client.resident);
+  const Bytes out_by = std::max(kNothing, client.memory.resident - how.resident);
+  const Bytes in_by = std::max(kNothing, how.resident - client.memory.resident);
   measure_link(std::max(out_by, in_by), how.spared, how.took);
   trust_again(client);
-  const Bytes not_out = client.outgoing - out_by;
-  const Bytes not_in = std::max(kNothing, client.incoming - in_by);
-  client.fresh -= std::min({client.fresh, in_by, how.fresh});
+  const Bytes not_out = client.memory.outgoing - out_by;
+  const Bytes not_in = std::max(kNothing, client.memory.incoming - in_by);
+  add_fresh(client, kNothing - std::min(in_by, how.fresh));
   set_resident(client, how.resident);
   set_incoming(client, not_in);
-  client.moved_in = std::max(kNothing, client.moved_in + in_by - out_by);
+  client.memory.moved_in = std::max(kNothing, client.memory.moved_in + in_by - out_by);
   recount(client);
-  client.moved_some |= out_by > kNothing || in_by > kNothing;
+  client.orders.moved_some |= out_by > kNothing || in_by > kNothing;
   set_left(client, how.out_left, how.in_left);
   // What has been freed meanwhile is neither.
-  const Bytes kept = std::min(how.kept, std::max(kNothing, not_out - client.outgoing));
-  const Bytes missing = std::min(how.missing, not_in - client.incoming);
+  const Bytes kept = std::min(how.kept, std::max(kNothing, not_out - client.memory.outgoing));
+  const Bytes missing = std::min(how.missing, not_in - client.memory.incoming);
   // An order of which nothing was done is not repeated at once, nor one to make room that was not
   // obeyed: they would not be obeyed now either. That whole chunks come in leaves some of an order
   // undone and is no failure.
-  const bool failed = kept > kNothing || (missing > kNothing && !client.moved_some);
+  const bool failed = kept > kNothing || (missing > kNothing && !client.orders.moved_some);
   if (failed) rest(client, now);
   if (kept > kNothing) {
     note_shortfall(client, now);
-  } else if (client.shortfall && out_by > kNothing && client.outgoing == kNothing &&
-             client.absent() > client.shortfall->away) {
+  } else if (client.host.shortfall && out_by > kNothing && client.memory.outgoing == kNothing &&
+             client.memory.absent() > client.host.shortfall->away) {
     forget_shortfall(client);  // it has done more than it could
   }
-  const bool left = missing > kNothing || client.undone > kNothing;
-  const bool kept_room = client.admitted && client.incoming > kNothing;
-  set_undone(client, kept_room ? client.undone + missing : kNothing);
-  if (client.outgoing == kNothing && client.incoming == kNothing) {
-    if (!failed && client.moved_some) client.rest = Duration::zero();
+  const bool left = missing > kNothing || client.memory.undone > kNothing;
+  const bool kept_room = client.queue.admitted && client.memory.incoming > kNothing;
+  set_undone(client, kept_room ? client.memory.undone + missing : kNothing);
+  if (client.memory.outgoing == kNothing && client.memory.incoming == kNothing) {
+    if (!failed && client.orders.moved_some) client.orders.rest = Duration::zero();
     if (left && !failed) bring_rest(client, now, out);
-    client.moved_some = false;
+    client.orders.moved_some = false;
   }
   watch(client, now);
-  if (in_by > kNothing && client.complete()) {
+  if (in_by > kNothing && client.memory.complete()) {
     complete(client, now, out);
   } else {
-    if (client.complete()) {  // it has kept what it was to send out
-      client.moved_in = kNothing;
+    if (client.memory.complete()) {  // it has kept what it was to send out
+      client.memory.moved_in = kNothing;
       recount(client);
       dequeue(client);
     }
@@ -129,41 +129,42 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
 
 // So much is left of its orders, and no more of it moves than there is to move.
 void Residency::set_left(Client& client, Bytes out, Bytes in) {
-  client.told_out = out;
-  client.told_in = in;
-  const Bytes could_leave = std::max(kNothing, client.resident - client.pinned);
-  const Bytes outgoing = std::min({client.outgoing, out, could_leave});
-  const Bytes planned = std::min(client.planned, could_leave - outgoing);
-  const Bytes left_less = client.outgoing - outgoing + client.planned - planned;
+  client.orders.out = out;
+  client.orders.in = in;
+  const Bytes could_leave = std::max(kNothing, client.memory.resident - client.memory.pinned);
+  const Bytes outgoing = std::min({client.memory.outgoing, out, could_leave});
+  const Bytes planned = std::min(client.memory.planned, could_leave - outgoing);
+  const Bytes left_less = client.memory.outgoing - outgoing + client.memory.planned - planned;
   stale_ |= left_less > kNothing;
   leaving_ -= left_less;
-  client.outgoing = outgoing;
-  client.planned = planned;
+  client.memory.outgoing = outgoing;
+  client.memory.planned = planned;
   recount(client);
-  set_incoming(client, std::min({client.incoming, in, client.incoming + client.absent()}));
+  set_incoming(client, std::min({client.memory.incoming, in,
+                                 client.memory.incoming + client.memory.absent()}));
 }
 
 // It was let in by several orders, each of which has left less than a chunk: one for all of that.
 void Residency::bring_rest(Client& client, Time now, Decisions& out) {
-  const Bytes need = client.absent();
-  if (!client.admitted || client.queued || need <= kNothing) return;
-  if (client.need_in_pages() > free()) return;
+  const Bytes need = client.memory.absent();
+  if (!client.queue.admitted || client.queue.joined || need <= kNothing) return;
+  if (client.memory.need_in_pages() > free()) return;
   bring_in(client, need, {.why = Why::NextInLine, .bytes = need}, now, out);
 }
 
 void Residency::rest(Client& client, Time now) {
   rise(client);
-  client.rest = std::clamp(client.rest * 2, kFirstRest, kLongestRest);
-  client.rests_until = now + client.rest;
-  resting_.emplace(*client.rests_until, client.seq, &client);
-  client.known_evictable = false;
+  client.orders.rest = std::clamp(client.orders.rest * 2, kFirstRest, kLongestRest);
+  client.orders.rests_until = now + client.orders.rest;
+  resting_.emplace(*client.orders.rests_until, client.seq, &client);
+  client.eviction.known = false;
   stale_ = true;
 }
 
 void Residency::rise(Client& client) {
-  if (!client.rests_until) return;
-  resting_.erase({*client.rests_until, client.seq, &client});
-  client.rests_until.reset();
+  if (!client.orders.rests_until) return;
+  resting_.erase({*client.orders.rests_until, client.seq, &client});
+  client.orders.rests_until.reset();
 }
 
 void Residency::wake_the_rested(Time now) {
@@ -180,23 +181,25 @@ void Residency::wake_the_rested(Time now) {
 // Progress puts the deadline off; a move that is done needs none.
 void Residency::watch(Client& client, Time now) {
   unwatch(client);
-  if (client.stalled || (client.outgoing == kNothing && client.incoming == kNothing)) return;
-  const Bytes bytes = std::max(client.outgoing, client.incoming);
-  client.move_due = now + config_.drop_timeout + 4 * move_time(bytes);
-  moving_.emplace(*client.move_due, client.seq, &client);
+  if (client.orders.stalled ||
+      (client.memory.outgoing == kNothing && client.memory.incoming == kNothing))
+    return;
+  const Bytes bytes = std::max(client.memory.outgoing, client.memory.incoming);
+  client.orders.due = now + config_.drop_timeout + 4 * move_time(bytes);
+  moving_.emplace(*client.orders.due, client.seq, &client);
 }
 
 void Residency::unwatch(Client& client) {
-  if (!client.move_due) return;
-  moving_.erase({*client.move_due, client.seq, &client});
-  client.move_due.reset();
+  if (!client.orders.due) return;
+  moving_.erase({*client.orders.due, client.seq, &client});
+  client.orders.due.reset();
 }
 
 void Residency::trust_again(Client& client) {
-  if (!client.stalled) return;
-  client.stalled = false;
-  stalled_ -= client.stalled_bytes;
-  leaving_ += client.outgoing;
+  if (!client.orders.stalled) return;
+  client.orders.stalled = false;
+  stalled_ -= client.orders.stalled_bytes;
+  leaving_ += client.memory.outgoing;
   recount(client);
 }
 
@@ -207,16 +210,18 @@ void Residency::look_for_stalled(Time now, Decisions& out) {
     Client& client = *std::get<2>(*moving_.begin());
     unwatch(client);
     unlist(client);
-    client.known_evictable = false;
-    client.stalled = true;
+    client.eviction.known = false;
+    client.orders.stalled = true;
     set_undone(client, kNothing);
-    client.stalled_bytes = client.resident - client.pinned + client.incoming;
-    stalled_ += client.stalled_bytes;
+    client.orders.stalled_bytes =
+        client.memory.resident - client.memory.pinned + client.memory.incoming;
+    stalled_ += client.orders.stalled_bytes;
     recount(client);
-    leaving_ -= client.outgoing;
+    leaving_ -= client.memory.outgoing;
     stale_ = true;
     out.push_back({Overdue{client.id, config_.end_overdue},
-                   {.why = Why::MoveIgnored, .bytes = std::max(client.outgoing, client.incoming)}});
+                   {.why = Why::MoveIgnored,
+                    .bytes = std::max(client.memory.outgoing, client.memory.incoming)}});
   }
 }
 

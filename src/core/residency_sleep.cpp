@@ -18,12 +18,12 @@ void Residency::sleep_changed(Client& client, Time now) {
   const bool asleep = client.tenant->sleep.has_value();
   if (asleep) {
     end_quantum(client, now);
-    client.protect_cap.reset();
-    client.admitted = false;
+    client.quantum.cap.reset();
+    client.queue.admitted = false;
     set_undone(client, kNothing);
     woken_.erase({client.seq, &client});
   } else {
-    client.idle_since = now;
+    idles(client, now);
     woken_.emplace(client.seq, &client);
   }
   stale_ = true;
@@ -32,8 +32,8 @@ void Residency::sleep_changed(Client& client, Time now) {
 
 // A client that still has a grant is listed when it has given the grant back.
 void Residency::list_sleeper(Client& client) {
-  if (client.phase != Phase::Off) return;
-  client.evictable = true;
+  if (client.run.phase != Phase::Off) return;
+  client.eviction.listed = true;
   sleepers_.emplace(client.seq, &client);
   stale_ = true;
 }
@@ -43,9 +43,10 @@ void Residency::list_sleeper(Client& client) {
 Bytes Residency::sends_out_asleep(const Client& client) const {
   const Bytes could = leaveable(client);
   if (!client.leaves_to_host() || !host_.most()) return could;
-  const Bytes used = client.absent() + client.incoming - client.fresh + client.outgoing;
-  const Bytes ready = *client.host_ready - used;
-  if (could > ready && client.host_coming > kNothing) return kNothing;
+  const Bytes used =
+      client.memory.absent() + client.memory.incoming - client.host.fresh + client.memory.outgoing;
+  const Bytes ready = *client.host.ready - used;
+  if (could > ready && client.host.coming > kNothing) return kNothing;
   const Bytes bytes = std::min(could, host_places() - chunk());
   return could <= ready ? bytes : std::min(bytes, ready - rounding());
 }
@@ -53,7 +54,7 @@ Bytes Residency::sends_out_asleep(const Client& client) const {
 Bytes Residency::could_leave(const Client& client) const {
   const Bytes could = leaveable(client);
   if (!client.leaves_to_host() || !host_.most()) return could;
-  if (client.host_coming == kNothing) return std::max(kNothing, sends_out_asleep(client));
+  if (client.host.coming == kNothing) return std::max(kNothing, sends_out_asleep(client));
   return std::clamp(host_places() - chunk(), kNothing, could);
 }
 
@@ -78,10 +79,11 @@ void Residency::bring_woken_back(Time now, Decisions& out) {
   if (woken_.empty() || !queue_.empty()) return;
   const ClientOrder woken = woken_;
   for (const auto& [seq, client] : woken) {
-    if (client->outgoing > kNothing || client->rests_until || client->stalled) continue;
-    const Bytes absent = client->absent();
-    const bool idle = client->phase == Phase::Off && !client->waits_for_memory();
-    const bool comes = idle && absent > kNothing && client->incoming == kNothing;
+    if (client->memory.outgoing > kNothing || client->orders.rests_until || client->orders.stalled)
+      continue;
+    const Bytes absent = client->memory.absent();
+    const bool idle = client->run.phase == Phase::Off && !client->waits_for_memory();
+    const bool comes = idle && absent > kNothing && client->memory.incoming == kNothing;
     if (comes && absent > free() - given_back_for_now(now)) continue;
     woken_.erase({seq, client});
     if (comes) admit(*client, Time::max(), Why::Woken, now, out);

@@ -69,7 +69,7 @@ using ShareOrder = std::set<std::pair<std::uint64_t, Share*>>;
 // Who could run now: by what it has had of its tenant's time, then by when it asked.
 using ReadyOrder = std::set<std::tuple<VirtualTime, std::uint64_t, Client*>>;
 
-// Account of the window policies.
+// Account of the window policies. Written by WindowEngine.
 struct WindowAccount {
   Fixed used = 0;           // billed in window `window`, up to `mark`
   Fixed mark = 0;           // the engine's bill clock when `used` was brought up to date
@@ -79,7 +79,7 @@ struct WindowAccount {
   Fixed exhausts_at = 0;  // on the bill clock; valid when indexed
 };
 
-// Account of the metered policy.
+// Account of the metered policy. Written by MeteredEngine.
 struct MeterAccount {
   Duration allowance{};   // GPU time it may use now; negative is debt
   Duration at_grant{};    // the allowance when it was last granted a turn
@@ -88,6 +88,7 @@ struct MeterAccount {
   Time idle_since{};
   bool active = false;
   bool fresh = true;  // has never been active
+  int parked = 0;     // clients with work whose memory is not there
   bool throttled = false;
   Fixed resumes_at = 0;         // on the refill clock; valid when throttled
   Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
@@ -103,17 +104,23 @@ struct MeterAccount {
 
 // A tenant on one GPU: what limits are enforced on.
 struct Share {
+  // Written by Gpu.
   Tenant* tenant = nullptr;
   std::uint64_t seq = 0;
-  Bytes allocated{};
   int clients = 0;
+
+  // Written by Residency.
+  Bytes allocated{};
+
+  // Written by ComputeEngine (compute_engine.cpp).
   int wanting = 0;   // clients not Off
   int running = 0;   // Running, Stopping or Overdue
   int stopping = 0;  // Stopping or Overdue
   int overdue = 0;
-  int parked = 0;  // clients with work whose memory is not there
   ReadyOrder ready;
   ClientOrder held;  // Running, by grant
+
+  // Written by the policy's engine, WindowEngine or MeteredEngine.
   std::optional<Time> first_throttle;
   Fixed billed = 0;  // since the share exists
   WindowAccount window;
@@ -126,116 +133,25 @@ struct Share {
   bool limited() const { return limit() < kNoCoreLimit; }
 };
 
-// A client was told to send out memory, and kept some of it.
-struct Shortfall {
-  Bytes away{};        // so much had left, and no more did
-  Bytes host_ready{};  // then
-  Duration lasts{};
-  std::optional<Time> until;  // more is not tried before; none: that was long enough ago
-};
-
-// What a client adds to the sums of its GPU.
-struct Counted {
-  Bytes demand{};        // in whole pages
-  Bytes rooted{};        // on the GPU and not pinned, and with no place to go to
-  Bytes host_used{};     // places in host memory: of what is away, and of what was told to leave
-  Bytes host_movable{};  // what may have to leave to host memory
-};
-
-struct Client {
-  ClientId id;
-  GpuId gpu;
-  std::uint64_t seq = 0;
-  Tenant* tenant = nullptr;
-  Share* share = nullptr;
-
-  bool wants_work = false;
-  Time wants_since{};
-
-  // Memory. On the GPU now: resident. Reserved for what comes in: incoming. demand = allocated.
-  Bytes demand;
-  Bytes beyond{};  // more than the GPU can hold: counts for limits alone
-  std::optional<Bytes> own_limit;
+// What of a client's memory is where. Written by Residency.
+struct MemoryState {
+  Bytes demand{};  // all that the client has allocated, and that the GPU can hold
+  Bytes beyond{};  // more than that: it counts for limits alone
   Bytes pinned{};
-  Bytes resident{};
-  Bytes awaits{};  // of demand: cannot move, and is given when there is room for it
-  Bytes
-      rounding{};   // what its memory takes in whole pages beyond `demand`, when all of it is there
-  Bytes rounded{};  // of that, for what is on the GPU or comes in
-  // Of what is not on the GPU: was never there, so it has no bytes to keep and needs no place in
-  // host memory. At least so much is known to be of that kind.
-  Bytes fresh{};
-  Bytes incoming;
-  Bytes outgoing;  // told to send out, not reported yet
-  // What is left of the orders that are not over. More than is incoming or outgoing when what was
-  // to move has been freed since.
-  Bytes told_in{};
-  Bytes told_out{};
-  Bytes planned;   // to be sent out as soon as it has stopped
-  Bytes moved_in;  // brought in since it was last complete, for the quantum
-  bool parked = false;
-  bool queued = false;
-  std::int64_t queue_key = 0;
-  std::uint64_t queue_seq = 0;
-  std::optional<Time> move_due;  // when a move it was told to make must have made progress
-  bool stalled = false;          // it has not; nobody counts on it any more
-  Bytes stalled_bytes{};
-  bool moved_some = false;          // since it was last without orders
-  Bytes undone{};                   // of orders that are over; its room is kept until the last is
-  bool admitted = false;            // was let in and is not complete yet
-  Duration rest{};                  // how long it rests when it cannot move what it was told to
-  std::optional<Time> rests_until;  // nothing is ordered before
-  bool known_evictable = false;     // was, the last time anybody looked
-  bool evictable = false;           // stands in the order of eviction
-  Time evictable_at{};
-  Time protected_since{};
-  Bytes quantum_bytes{};  // what its quantum was reckoned from
-  Bytes quantum_peak{};   // the most that it had since its quantum began
-  Time protected_until{};
-  bool keeps_quantum = false;  // waits for its own growth, before all others: its quantum goes on
-  std::optional<Time> protect_cap;  // a quantum that begins will end no later than this
-  Time idle_since{};
-  // Of the host memory that it may have to leave to.
-  Bytes host_coming{};
-  std::optional<Bytes> host_ready;  // none: as much as it needs
-  bool host_doubted = false;        // it has been waited for, and did not come
-  std::optional<Time> host_until;   // as first in the queue it waits no longer for that of others
-  std::optional<Shortfall> shortfall;
-  // The client's part of the sums of its GPU (Residency::recount).
-  Counted counted;
+  Bytes resident{};  // on the GPU now
+  Bytes awaits{};    // of demand: cannot move, and is given when there is room for it
+  Bytes rounding{};  // what all of it takes in whole pages beyond `demand`
+  Bytes rounded{};   // of that, for what is on the GPU or comes in
+  Bytes incoming{};  // ordered in: its room is reserved
+  Bytes outgoing{};  // told to send out, not reported yet
+  Bytes planned{};   // to be sent out as soon as the client has stopped
+  Bytes undone{};    // of orders that are over; its room is kept until the last is
+  Bytes moved_in{};  // brought in since it was last complete, for the quantum
 
-  // Compute.
-  Phase phase = Phase::Off;
-  std::uint64_t ready_seq = 0;
-  VirtualTime had = 0;  // beside other processes of its tenant; the window policies do not count it
-  Time had_since{};     // from when on what it holds is counted
-  std::uint64_t grant_seq = 0;
-  Time granted_at{};
-  Duration turn{};          // how long a turn was then
-  Duration burst{};         // GPU time it takes from one idle gap to the next, lately
-  Duration burst_so_far{};  // of the present one
-  Time released_at{};       // when it last gave a grant back
-  bool cut = false;         // it had used up what it was granted, or was told to stop
-  Duration gaps{};          // in its last turn, when it had nothing on the GPU
-  Time dropped_at{};
-  bool before_limits = false;  // has none, and was granted while somebody that has one waited
-  std::optional<Duration> budget;
-  Time read_at{};             // when the meter was last read, or the grant began
-  Duration unlimited_mark{};  // of the tenant's time without a limit
-  Duration reported{};        // of this grant, already billed
-  Duration charged_ahead{};   // of this grant, in the tenant's virtual time before it was reported
-  std::int64_t duty_ppm = 0;  // part of its recent time in which it occupied the GPU
-  Time duty_at{};
-
-  // What it may have used that its meter has not told yet.
-  Duration unread(Time now) const { return now - std::max(granted_at, read_at); }
-  ReadyOrder::value_type ready_key() { return {had, ready_seq, this}; }
   // All that counts for limits.
   Bytes allocated() const { return demand + beyond; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
-  // Whether what leaves goes to host memory of ours, of which there is only so much.
-  bool leaves_to_host() const { return host_ready.has_value(); }
   // What it lacks and nobody has brought on the way; and what of that an order could bring.
   Bytes need() const { return demand - resident - incoming; }
   Bytes absent() const { return need() - awaits; }
@@ -250,10 +166,136 @@ struct Client {
   }
   // What can never leave the GPU, with what is promised.
   Bytes stuck() const { return pinned + awaits; }
+};
+
+// The orders of a client that are not over. Written by Residency (residency_moves.cpp).
+struct OrderState {
+  // What is left of them. More than is incoming or outgoing when what was to move has been freed.
+  Bytes in{};
+  Bytes out{};
+  bool moved_some = false;  // since the client was last without orders
+  std::optional<Time> due;  // when there must have been progress
+  bool stalled = false;     // there was none; nobody counts on the client any more
+  Bytes stalled_bytes{};
+  Duration rest{};                  // how long it rests when it cannot move what it was told to
+  std::optional<Time> rests_until;  // nothing is ordered before
+};
+
+// A client's place in the queue for memory. Written by Residency.
+struct QueueState {
+  bool joined = false;
+  std::int64_t key = 0;
+  std::uint64_t seq = 0;
+  bool admitted = false;  // was let in and is not complete yet
+};
+
+// The time for which a client keeps its room. Written by Residency.
+struct QuantumState {
+  Time since{};
+  Time until{};
+  Bytes bytes{};            // what the quantum was reckoned from
+  Bytes peak{};             // the most that the client had since then
+  bool kept = false;        // waits for its own growth, before all others: its quantum goes on
+  std::optional<Time> cap;  // a quantum that begins will end no later than this
+};
+
+// A client's place in the order of eviction. Written by Residency.
+struct EvictionState {
+  bool listed = false;
+  bool known = false;  // was listed, the last time anybody looked
+  Time at{};
+  Time idle_since{};
+};
+
+// A client was told to send out memory, and kept some of it.
+struct Shortfall {
+  Bytes away{};        // so much had left, and no more did
+  Bytes host_ready{};  // then
+  Duration lasts{};
+  std::optional<Time> until;  // more is not tried before; none: that was long enough ago
+};
+
+// The host memory that a client may have to leave to. Written by Residency (residency_host.cpp).
+struct HostState {
+  Bytes coming{};
+  std::optional<Bytes> ready;       // none: as much as it needs
+  bool doubted = false;             // it has been waited for, and did not come
+  std::optional<Time> waits_until;  // as first in the queue it waits no longer for that of others
+  // Of what is not on the GPU: was never there, so it has no bytes to keep and needs no place in
+  // host memory. At least so much is known to be of that kind.
+  Bytes fresh{};
+  std::optional<Shortfall> shortfall;
+};
+
+// What a client adds to the sums of its GPU. Written by Residency (residency_host.cpp).
+struct Counted {
+  Bytes demand{};        // in whole pages
+  Bytes rooted{};        // on the GPU and not pinned, and with no place to go to
+  Bytes host_used{};     // places in host memory: of what is away, and of what was told to leave
+  Bytes host_movable{};  // what may have to leave to host memory
+};
+
+// A client's way to a grant and back. Written by ComputeEngine (compute_engine.cpp).
+struct RunState {
+  Phase phase = Phase::Off;
+  std::uint64_t ready_seq = 0;
+  std::uint64_t grant_seq = 0;
+  Time granted_at{};
+  std::optional<Duration> budget;
+  Time dropped_at{};
+  Time released_at{};  // when it last gave a grant back
+};
+
+// What the metered policy knows of a client, beside its tenant's MeterAccount. Written by
+// MeteredEngine; the window policies do not count it.
+struct MeterState {
+  VirtualTime had = 0;         // beside other processes of its tenant
+  Time had_since{};            // from when on what it holds is counted
+  Duration turn{};             // how long a turn was when it was granted
+  Duration burst{};            // GPU time it takes from one idle gap to the next, lately
+  Duration burst_so_far{};     // of the present one
+  bool cut = false;            // it had used up what it was granted, or was told to stop
+  bool before_limits = false;  // has none, and was granted while somebody that has one waited
+  Time read_at{};              // when the meter was last read, or the grant began
+  Duration unlimited_mark{};   // of the tenant's time without a limit
+  Duration reported{};         // of this grant, already billed
+  Duration charged_ahead{};    // of this grant, in the tenant's virtual time before it was reported
+  std::int64_t duty_ppm = 0;   // part of its recent time in which it occupied the GPU
+  Time duty_at{};
+};
+
+struct Client {
+  // Written by Core and Gpu.
+  ClientId id;
+  GpuId gpu;
+  std::uint64_t seq = 0;
+  Tenant* tenant = nullptr;
+  Share* share = nullptr;
+  std::optional<Bytes> own_limit;  // of its memory, beside its tenant's
+  bool wants_work = false;
+  bool parked = false;  // has work, and its memory is not there
+
+  MemoryState memory;
+  OrderState orders;
+  QueueState queue;
+  QuantumState quantum;
+  EvictionState eviction;
+  HostState host;
+  Counted counted;
+  RunState run;
+  MeterState meter;
+
+  // What it may have used that its meter has not told yet.
+  Duration unread(Time now) const { return now - std::max(run.granted_at, meter.read_at); }
+  ReadyOrder::value_type ready_key() { return {meter.had, run.ready_seq, this}; }
+  // Whether what leaves goes to host memory of ours, of which there is only so much.
+  bool leaves_to_host() const { return host.ready.has_value(); }
   bool is_busy() const { return wants_work && tenant->may_run(); }
-  bool waits_for_memory() const { return wants_work || awaits.count > 0; }
+  bool waits_for_memory() const { return wants_work || memory.awaits.count > 0; }
   // It asks for the GPU and does not have it.
-  bool asks() const { return waits_for_memory() && (phase == Phase::Off || phase == Phase::Ready); }
+  bool asks() const {
+    return waits_for_memory() && (run.phase == Phase::Off || run.phase == Phase::Ready);
+  }
 };
 
 }  // namespace nvshare::core

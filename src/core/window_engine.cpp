@@ -238,7 +238,7 @@ void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisi
   settle(share);
   enter_window(share);
   enter_running(client, next_seq_++, std::nullopt, why, now, out);
-  running_clients_.emplace(client.grant_seq, &client);
+  running_clients_.emplace(client.run.grant_seq, &client);
   running_shares_.emplace(share.seq, &share);
   ++running_;
   ++slots_;
@@ -248,7 +248,7 @@ void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisi
 void WindowEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
   settle(*client.share);
-  running_clients_.erase({client.grant_seq, &client});
+  running_clients_.erase({client.run.grant_seq, &client});
   enter_stopping(client, why, now, out);
   index(*client.share);
 }
@@ -262,15 +262,15 @@ void WindowEngine::mark_overdue(Client& client, Time now) {
   --slots_;
 }
 
-void WindowEngine::release(Client& client, Duration, Time now) {
+void WindowEngine::release(Client& client, Duration, Duration, Time now) {
   catch_up(now);
   Share& share = *client.share;
   settle(share);
-  if (client.phase != Phase::Overdue) --slots_;
-  running_clients_.erase({client.grant_seq, &client});
+  if (client.run.phase != Phase::Overdue) --slots_;
+  running_clients_.erase({client.run.grant_seq, &client});
   --running_;
   const int before = share.wanting;
-  leave_running(client);
+  leave_running(client, now);
   wanting_changed(share, before);
   offer(share);
   if (share.running == 0) running_shares_.erase({share.seq, &share});
@@ -321,7 +321,7 @@ void WindowEngine::keep_one_running(Time now, Decisions& out) {
     stop(*running_clients_.rbegin()->second, {.why = Why::ModeChanged}, now, out);
   }
   Client& holder = *running_clients_.begin()->second;
-  const bool over = rules_.turn > Duration::zero() && now >= holder.granted_at + rules_.turn;
+  const bool over = rules_.turn > Duration::zero() && now >= holder.run.granted_at + rules_.turn;
   if (over && !eligible_.empty()) stop(holder, {.why = Why::TurnOver}, now, out);
 }
 
@@ -358,7 +358,7 @@ std::optional<Time> WindowEngine::next_wakeup() const {
   if ((running_ > 0 || !throttled_.empty()) && !waits_for_round()) at(window_end());
   if (rules_.serial && rules_.turn > Duration::zero() && !running_clients_.empty() &&
       !eligible_.empty()) {
-    at(running_clients_.begin()->second->granted_at + rules_.turn);
+    at(running_clients_.begin()->second->run.granted_at + rules_.turn);
   }
   return next;
 }
@@ -377,7 +377,7 @@ Duration WindowEngine::until_quota(const Share& share, Fixed used, Time now) con
 
 Reason WindowEngine::explain(const Client& client, Time now) const {
   const Share& share = *client.share;
-  if (client.phase == Phase::Running) {
+  if (client.run.phase == Phase::Running) {
     return {.why = running_ == 1 && eligible_.empty() ? Why::RunningAlone : Why::Running};
   }
   if (share.overdue > 0) return {.why = Why::TenantOverdue};

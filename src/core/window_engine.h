@@ -27,7 +27,7 @@ class WindowEngine final : public ComputeEngine {
   void make_unready(Client& client, Time now) override;
   void stop(Client& client, const Reason& why, Time now, Decisions& out) override;
   void mark_overdue(Client& client, Time now) override;
-  void release(Client& client, Duration used, Time now) override;
+  void release(Client& client, Duration used, Duration gaps, Time now) override;
   void read_meter(Client& client, Duration used, Time now) override;
   void park(Client&, bool, Time) override {}  // windows begin anew by themselves
   void set_billing(bool on, Time now) override;

@@ -346,7 +346,7 @@ TEST(Abuse, WhoKeepsHostMemoryGetsNoMoreThanThereIs) {
     TestProgram greedy(scheduler);
     ASSERT_TRUE(greedy.hello());
     if (greedy.ask_memory(200 * kMi, true) != true) continue;
-    while (greedy.hear<wire::Arena>(std::chrono::milliseconds(500))) {
+    while (greedy.hear<wire::ArenaShared>(std::chrono::milliseconds(500))) {
       kept.emplace_back(::dup(greedy.arena()));
     }
   }

@@ -221,7 +221,7 @@ const wire::Header* TestProgram::next(Clock::time_point until) {
   UniqueFd shared(received);
   if (length <= 0) return nullptr;
   const wire::Header* header = wire::look_at(buffer_, static_cast<std::size_t>(length));
-  if (wire::as<wire::Arena>(header) != nullptr) {
+  if (wire::as<wire::Arena>(header) != nullptr || wire::as<wire::ArenaShared>(header) != nullptr) {
     arena_ = std::move(shared);
   } else if (wire::as<wire::IpcWanted>(header) != nullptr ||
              wire::as<wire::IpcPeer>(header) != nullptr) {

@@ -131,7 +131,7 @@ TEST(Scheduler, ProgramsMakeRoomForEachOther) {
   EXPECT_EQ(welcome->backend, wire::Backend::Swap);
   EXPECT_EQ(one.ask_memory(600 * kMi, true), true);
   EXPECT_EQ(two.ask_memory(500 * kMi, true), true) << scheduler.log();
-  const auto piece = one.hear<wire::Arena>();
+  const auto piece = one.hear<wire::ArenaShared>();
   ASSERT_TRUE(piece) << scheduler.log();
   struct stat about {};
   ASSERT_EQ(fstat(one.arena(), &about), 0);

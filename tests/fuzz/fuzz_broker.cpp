@@ -130,6 +130,7 @@ class Pieces final : public HostArena {
   UniqueFd reopen(SegmentId) override { return UniqueFd(dup(2)); }
   void release(SegmentId, Slabs) override {}
   bool lives(int pid) override { return pid % 2 == 0; }
+  Slabs let_go(SegmentId segment) override { return segment; }
 
   std::map<int, Bytes> held_by;
   std::vector<std::pair<ClientId, Bytes>> wanted;

@@ -31,6 +31,8 @@ class HostArena {
   virtual void release(SegmentId segment, Slabs slabs) = 0;
   // Whether the process may still have what it had.
   virtual bool lives(int pid) = 0;
+  // Slabs that no process has any more, or that a process has emptied itself.
+  virtual Slabs let_go(SegmentId segment) = 0;
 };
 
 }  // namespace nvshare::daemon

@@ -122,6 +122,9 @@ void Places::tidy_shared(Time now) {
   for (const int pid : shared_.orphans()) {
     if (!arena_->lives(pid)) shared_.process_ended(pid);
   }
+  for (const SegmentId segment : shared_.orphaned_segments()) {
+    shared_.let_go(segment, arena_->let_go(segment));
+  }
   close_shared(shared_.close_idle(now - kArenaLingers));
 }
 

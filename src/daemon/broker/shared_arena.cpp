@@ -30,7 +30,7 @@ Bytes SharedArena::bytes_of(const Segment& segment, Slabs slabs) {
 
 Slabs SharedArena::orphaned(const Segment& segment) {
   Slabs all = 0;
-  for (const auto& [pid, slabs] : segment.orphans) all |= slabs;
+  for (const auto& [pid, orphan] : segment.orphans) all |= orphan.all();
   return all;
 }
 
@@ -201,36 +201,56 @@ std::vector<SlabClosing> SharedArena::leave(ClientId client, int pid) {
   for (auto& [id, segment] : segments_) {
     const auto at = segment.members.find(client);
     if (at == segment.members.end()) continue;
-    const Slabs owned = at->second.owned;
-    // Its process may also have what it has not unmapped yet.
-    const Slabs kept = owned | at->second.closing;
+    const Member member = at->second;
     segment.members.erase(at);
-    if (kept == 0) continue;
-    const Slabs before = orphaned(segment);
-    unowned_ -= bytes_of(segment, kept & ~owned & ~before);
-    orphaned_[pid] += bytes_of(segment, kept & ~segment.orphans[pid]);
-    segment.orphans[pid] |= kept;
-    if (owned != 0) close(id, segment, owned, tell);
+    if ((member.owned | member.closing) == 0) continue;
+    Orphan& orphan = segment.orphans[pid];
+    orphan.owned |= member.owned;
+    orphan.unmapping |= member.closing;
+    if (member.owned == 0) continue;
+    orphaned_[pid] += bytes_of(segment, member.owned);
+    close(id, segment, member.owned, tell);
   }
   owned_.erase(client);
   return tell;
 }
 
-std::vector<int> SharedArena::orphans() const {
-  std::vector<int> pids;
-  for (const auto& [pid, bytes] : orphaned_) pids.push_back(pid);
+std::set<int> SharedArena::orphans() const {
+  std::set<int> pids;
+  for (const auto& [id, segment] : segments_) {
+    for (const auto& [pid, orphan] : segment.orphans) pids.insert(pid);
+  }
   return pids;
 }
 
+// Slabs that the process owned are closing like others then.
+void SharedArena::drop_orphan(Segment& segment, int pid, Slabs slabs) {
+  const auto at = segment.orphans.find(pid);
+  if (at == segment.orphans.end()) return;
+  const Bytes owned = bytes_of(segment, at->second.owned & slabs);
+  unowned_ += owned;
+  if (owned > Bytes{} && (orphaned_[pid] -= owned) == Bytes{}) orphaned_.erase(pid);
+  at->second.owned &= ~slabs;
+  at->second.unmapping &= ~slabs;
+  if (at->second.all() == 0) segment.orphans.erase(at);
+}
+
 void SharedArena::process_ended(int pid) {
-  orphaned_.erase(pid);
-  for (auto& [id, segment] : segments_) {
-    const auto at = segment.orphans.find(pid);
-    if (at == segment.orphans.end()) continue;
-    const Slabs slabs = at->second;
-    segment.orphans.erase(at);
-    unowned_ += bytes_of(segment, slabs & ~orphaned(segment));
+  for (auto& [id, segment] : segments_) drop_orphan(segment, pid, ~Slabs{0});
+}
+
+std::vector<SegmentId> SharedArena::orphaned_segments() const {
+  std::vector<SegmentId> found;
+  for (const auto& [id, segment] : segments_) {
+    if (!segment.orphans.empty()) found.push_back(id);
   }
+  return found;
+}
+
+void SharedArena::let_go(SegmentId id, Slabs slabs) {
+  Segment& segment = segments_.at(id);
+  const std::map<int, Orphan> orphans = segment.orphans;
+  for (const auto& [pid, orphan] : orphans) drop_orphan(segment, pid, slabs);
 }
 
 // --- sums --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,8 +75,11 @@ class SharedArena {
   // --- clients that are gone
   std::vector<SlabClosing> leave(ClientId client, int pid);
   // Processes of clients that are gone, while they may have slabs; and that one has ended.
-  std::vector<int> orphans() const;
+  std::set<int> orphans() const;
   void process_ended(int pid);
+  // Segments that such processes may have; and slabs that none of these processes has any more.
+  std::vector<SegmentId> orphaned_segments() const;
+  void let_go(SegmentId segment, Slabs slabs);
 
   // --- sums
   // 0 when there is no such segment.
@@ -83,7 +87,7 @@ class SharedArena {
   Bytes owned_by(ClientId client) const;
   // Slabs that the client has mapped, or is mapping, and does not own.
   Bytes spare_of(ClientId client, const std::string& home) const;
-  Bytes unowned() const { return unowned_; }  // free or closing, without orphans' slabs
+  Bytes unowned() const { return unowned_; }  // free or closing, but for what dead clients owned
   const std::map<int, Bytes>& held_by_orphans() const { return orphaned_; }
   bool empty() const { return segments_.empty(); }
 
@@ -94,6 +98,12 @@ class SharedArena {
     Slabs mapped = 0;   // by its own word
     Slabs closing = 0;  // it has not said yet that these are unmapped
   };
+  // The process of a client that is gone. All of its slabs are closing.
+  struct Orphan {
+    Slabs owned = 0;      // by the client: these count for the process
+    Slabs unmapping = 0;  // told to close, and not answered
+    Slabs all() const { return owned | unmapping; }
+  };
   struct Segment {
     std::string home;
     Bytes bytes{};
@@ -101,13 +111,14 @@ class SharedArena {
     Time free_since{};
     Slabs closing = 0;
     std::map<ClientId, Member> members;
-    std::map<int, Slabs> orphans;  // of `closing`, by process
+    std::map<int, Orphan> orphans;  // by process
   };
 
   static Bytes bytes_of(const Segment& segment, Slabs slabs);
   Member* find(ClientId client, SegmentId segment);
   void close(SegmentId id, Segment& segment, Slabs slabs, std::vector<SlabClosing>& tell);
   static Slabs orphaned(const Segment& segment);
+  void drop_orphan(Segment& segment, int pid, Slabs slabs);
 
   std::map<SegmentId, Segment> segments_;
   std::map<ClientId, Bytes> owned_;

@@ -79,8 +79,10 @@ class FakeArena final : public HostArena {
   UniqueFd reopen(SegmentId) override { return UniqueFd(dup(2)); }
   void release(SegmentId segment, Slabs slabs) override { released[segment] |= slabs; }
   bool lives(int pid) override { return alive.contains(pid); }
+  Slabs let_go(SegmentId segment) override { return gone_from[segment]; }
 
   std::map<SegmentId, Slabs> released;
+  std::map<SegmentId, Slabs> gone_from;
   std::set<int> alive;
   std::map<int, Bytes> held_by;
   bool by_hand = false;
@@ -122,12 +124,14 @@ struct TestBroker {
     wire::put_text(message.program, sizeof message.program, "python");
     return message;
   }
-  Result<wire::Welcome> try_join(TenantId of, const wire::Hello& message) {
+  Result<wire::Welcome> try_join(TenantId of, const wire::Hello& message,
+                                 const Peer& peer = {4711, 1000}) {
     pages.push_back(std::make_unique<wire::Page>());
-    return broker.hello(message, {4711, 1000}, of, *pages.back(), now);
+    return broker.hello(message, peer, of, *pages.back(), now);
   }
-  ClientId join(TenantId of, const wire::Hello& message = hello()) {
-    const auto welcome = try_join(of, message);
+  ClientId join(TenantId of, const wire::Hello& message = hello(),
+                const Peer& peer = {4711, 1000}) {
+    const auto welcome = try_join(of, message, peer);
     EXPECT_TRUE(welcome) << welcome.error().message;
     page_of[ClientId{welcome->client}] = pages.back().get();
     return ClientId{welcome->client};
@@ -228,8 +232,12 @@ struct TestBroker {
   FakeOutbox outbox;
   // As if it had been given a while ago.
   FakeArena arena{[this](ClientId id, Bytes bytes) {
-    broker.places().arena_ready(id, 7, bytes, now - Places::kArenaNoticed);
+    for (; bytes > Bytes{}; bytes -= std::min(bytes, gib(1))) {
+      broker.places().arena_ready(id, 7, std::min(bytes, gib(1)), now - Places::kArenaNoticed,
+                                  ++segments);
+    }
   }};
+  SegmentId segments = 0;  // that were made; clients without a home share none
   Log log;
   Broker broker;
   std::vector<std::unique_ptr<wire::Page>> pages;

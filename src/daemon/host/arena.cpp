@@ -175,6 +175,21 @@ bool Arena::lives(int pid) {
   return false;
 }
 
+Slabs Arena::let_go(SegmentId segment) {
+  const auto at = kept_.find(segment);
+  if (at == kept_.end() || still_held(at->second.own.get()) == Bytes{}) return ~Slabs{0};
+  Slabs empty = 0;
+  for (int n = 0; n < static_cast<int>(wire::kMostSlabs); ++n) {
+    const auto begin = static_cast<off_t>(wire::kSlabBytes) * n;
+    if (begin >= at->second.bytes.count) break;
+    const off_t data = lseek(at->second.own.get(), begin, SEEK_DATA);
+    const bool none =
+        data < 0 ? errno == ENXIO : data >= begin + static_cast<off_t>(wire::kSlabBytes);
+    if (none) empty |= Slabs{1} << n;
+  }
+  return empty;
+}
+
 void Arena::make(ClientId client, Bytes bytes) {
   const std::lock_guard lock(mutex_);
   for (; bytes.count > 0; bytes -= std::min(bytes, kPiece)) {

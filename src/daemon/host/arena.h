@@ -69,6 +69,7 @@ class Arena final : public HostArena {
   UniqueFd reopen(SegmentId segment) override;
   void release(SegmentId segment, Slabs slabs) override;
   bool lives(int pid) override;
+  Slabs let_go(SegmentId segment) override;
 
  private:
   struct Kept {

@@ -2,6 +2,8 @@
 
 #include <stdint.h>
 
+#include "base/pauses.h"
+
 // How much GPU time a client's work has occupied since its grant: the sum of the times in which it
 // had something submitted that was not done. Times are handed in; no locks, no clock.
 namespace nvshare::interposer {
@@ -67,12 +69,12 @@ class Meter {
 // has left much unused.
 class Grace {
  public:
-  static constexpr uint64_t kShort = 200'000;  // nanoseconds
-  static constexpr uint64_t kLong = 1'500'000;
+  static constexpr uint64_t kShort = kShortPause;
+  static constexpr uint64_t kLong = 1'500'000;  // nanoseconds
 
   // In a turn in which so much was used, with nothing to do for so long in between.
   uint64_t lasts(uint64_t used, uint64_t gaps) const {
-    return patient_ && gaps <= kLong + used / 8 ? kLong : kShort;
+    return patient_ && gaps <= kLong + free_pauses(used) ? kLong : kShort;
   }
   // It has lasted since then, and the grant is given back.
   void over(uint64_t idle_since) {

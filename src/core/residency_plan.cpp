@@ -1,0 +1,259 @@
+// The plan: who comes in, who makes room for it, and what waits.
+
+#include <algorithm>
+
+#include "core/residency.h"
+
+namespace nvshare::core {
+namespace {
+
+constexpr int kGapSearch = 8;    // how far behind the first one looks for who fits a gap
+constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
+constexpr Bytes kNothing{0};
+constexpr int kWorthComingBack = 4;  // times as long as its memory takes to leave
+
+}  // namespace
+
+// What it waits for and cannot move is the client's now. Whoever asked for it will want to use it.
+void Residency::give(Client& client, Time now, Decisions& out) {
+  const Bytes bytes = std::exchange(client.memory.awaits, kNothing);
+  client.memory.pinned += bytes;
+  set_resident(client, client.memory.resident + bytes);
+  idles(client, now);
+  out.push_back({MemoryGiven{client.id, bytes}, {.why = Why::Fits, .bytes = bytes}});
+}
+
+// There is less room than there was when it was promised: it is refused after all, as it would be
+// now.
+void Residency::withdraw(Client& client, Time now, Decisions& out) {
+  const Bytes most = std::max(kNothing, room_for(client));
+  const Bytes bytes = std::exchange(client.memory.awaits, kNothing);
+  out.push_back({MemoryWithdrawn{client.id, bytes},
+                 {.why = Why::MemoryCannotFit, .bytes = client.memory.demand, .free = most}});
+  pinned_ -= bytes;
+  set_allocated(client, client.memory.demand - bytes, client.memory.beyond);
+  client.memory.demand -= bytes;
+  recount(client);
+  stale_ = true;
+  if (client.memory.complete()) return complete(client, now, out);
+  if (!client.wants_work) dequeue(client);
+  changed_.push_back(&client);
+}
+
+void Residency::admit(Client& client, Time protect_until, Why why, Time now, Decisions& out) {
+  dequeue(client);
+  unlist(client);
+  client.queue.admitted = true;
+  client.quantum.cap = protect_until;
+  if (client.memory.awaits > kNothing) give(client, now, out);
+  const Bytes absent = client.memory.absent();
+  if (absent > kNothing) bring_in(client, absent, {.why = why, .bytes = absent}, now, out);
+}
+
+// In the order in which they will be needed last. `head` is not among them.
+Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) const {
+  Victims found;
+  Bytes places = host_places();
+  const auto add = [&](Client* client) {
+    const Bytes gives = leaveable(*client);
+    const Bytes at_once = client->leaves_to_host() ? std::min(gives, places) : gives;
+    if (client->leaves_to_host()) places -= at_once;
+    found.clients.push_back(client);
+    found.enough += gives + client->memory.rounding_of(gives);
+    found.now += at_once + client->memory.rounding_of(at_once);
+  };
+  for (auto it = queued_resident_.rbegin(); it != queued_resident_.rend(); ++it) {
+    if (found.enough >= deficit) return found;
+    Client* client = std::get<2>(*it);
+    if (client != head) add(client);
+  }
+  for (const auto& [at, seq, client] : evictable_) {
+    if (found.enough >= deficit) return found;
+    if (client == head) continue;
+    add(client);
+    found.due = std::max(found.due, at);
+  }
+  return found;
+}
+
+void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
+                     std::vector<Client*>& stop) {
+  for (Client* client : victims.clients) {
+    if (deficit <= kNothing) break;
+    Bytes bytes = std::min(leaveable(*client), deficit);
+    if (client->leaves_to_host()) bytes = std::min(bytes, host_places());
+    if (bytes <= kNothing) continue;
+    deficit -= bytes + client->memory.rounding_of(bytes);
+    unlist(*client);
+    // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
+    // own, if that is worth the way out and back.
+    const bool over = client->quantum.until - now < kWorthComingBack * move_time(bytes);
+    if (why != Why::ReserveGrew || over) end_quantum(*client, now);
+    if (client->run.phase == Phase::Off) {
+      send_out(*client, bytes, {.why = why, .bytes = bytes}, now, out);
+      list(*client);
+      continue;
+    }
+    client->memory.planned = bytes;
+    leaving_ += bytes;
+    recount(*client);
+    stop.push_back(client);
+  }
+}
+
+// More processes or a measured overhead can leave less room than is in use. Who alone has more than
+// there is would never come back: it keeps what it has.
+void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop) {
+  const Bytes too_much = over();
+  if (too_much <= kNothing) return;
+  const Victims victims = find_victims(nullptr, too_much);
+  if (victims.clients.size() == 1 && victims.clients[0]->memory.resident == resident_ + incoming_)
+    return;
+  take(victims, too_much, Why::ReserveGrew, now, out, stop);
+}
+
+// Who frees memory in its quantum may want it again at once, step after step; what had come in
+// there meanwhile would have to leave each time.
+Bytes Residency::given_back_for_now(Time now) const {
+  Bytes sum{};
+  int looked_at = 0;
+  for (auto it = evictable_.rbegin(); it != evictable_.rend() && looked_at < kRoomSearch; ++it) {
+    const auto& [at, seq, client] = *it;
+    if (at <= now) break;
+    sum += client->quantum.peak - client->memory.demand;
+    ++looked_at;
+  }
+  return sum;
+}
+
+// While the first in the queue waits for room: who fits into what is free may run until then, and
+// the rest of the free room takes in what it can of the first one's memory ahead of its turn. What
+// came in ahead goes back when somebody can run in its place: it was not touched yet, so that is
+// cheap.
+void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
+  if (leaving_ == kNothing && rotation_at_) {
+    int looked_at = 0;
+    for (auto it = std::next(queue_.begin()); it != queue_.end() && looked_at < kGapSearch;) {
+      Client& client = *std::get<2>(*it++);
+      ++looked_at;
+      if (&client == &head) continue;
+      const Bytes need = client.memory.need_in_pages();
+      if (client.memory.outgoing > kNothing || client.orders.rests_until || !can_ever_fit(client))
+        continue;
+      if (need > free()) {
+        const bool moves = head.memory.incoming > kNothing || head.orders.rests_until;
+        const Bytes could = std::min({head.memory.moved_in, leaveable(head), host_places()});
+        const Bytes ahead = moves ? kNothing : could;
+        if (need > free() + ahead) continue;
+        unlist(head);
+        send_out(head, need - free(), {.why = Why::FillsGap, .bytes = need - free()}, now, out);
+        list(head);
+        return;
+      }
+      admit(client, *rotation_at_, Why::Fits, now, out);
+      if (client.memory.complete()) complete(client, now, out);
+    }
+  }
+  const Bytes absent = head.memory.absent();
+  const Bytes room = free() - given_back_for_now(now);
+  const bool all = head.memory.need_in_pages() - head.memory.awaits <= room;
+  const Bytes ahead = all ? absent : std::min(absent, room - head.memory.rounding_of(room));
+  // Less than a chunk does not move unless it is all that is missing.
+  const bool moves = ahead > kNothing && (ahead == absent || ahead >= chunk());
+  if (moves && head.memory.outgoing == kNothing && !head.orders.rests_until) {
+    unlist(head);
+    bring_in(head, ahead, {.why = Why::NextInLine, .bytes = ahead}, now, out);
+    list(head);
+  }
+}
+
+void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
+  look_for_stalled(now, out);
+  wake_the_rested(now);
+  doubt_shortfalls(now);
+  // What was found last time still holds unless something has changed or is due.
+  if (!stale_ && (!rotation_at_ || now < *rotation_at_)) return;
+  stale_ = false;
+  rotation_at_.reset();
+  waits_for_host_ = false;
+  waits_for_places_ = false;
+  send_sleepers_out(now, out);
+  relieve_pressure(now, out, stop);
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    Client& head = *std::get<2>(*it++);
+    if (head.memory.awaits > kNothing && head.memory.demand > room_for(head))
+      withdraw(head, now, out);
+    if (!head.queue.joined) continue;
+    waits_for_places_ |= !can_fit(head);
+    if (!can_fit(head) || head.orders.rests_until) continue;  // says so when asked; blocks nobody
+    if (head.memory.outgoing > kNothing) break;               // still being moved out
+    const Bytes need = head.memory.need_in_pages();
+    if (need <= free()) {
+      admit(head, Time::max(), Why::Fits, now, out);
+      if (head.memory.complete()) complete(head, now, out);
+      continue;
+    }
+    // Less than nothing is free where somebody alone has more than there is.
+    const Bytes deficit = need - free() - leaving_;
+    if (deficit > kNothing) {
+      const Victims victims = find_victims(&head, deficit);
+      if (victims.enough < deficit) {
+        // Somebody is still stopping or moving; what they report brings us back here.
+      } else if (victims.due <= now) {
+        rotation_at_ = wait_for_host(head, victims, deficit, now);
+        waits_for_host_ = rotation_at_.has_value();
+        // Where host memory is full chunks leave and come in lockstep: what comes in for the first
+        // one gives its place to the next that leaves.
+        if (!rotation_at_) take(victims, deficit, Why::Rotation, now, out, stop);
+        waits_for_places_ |= victims.now < deficit;
+      } else {
+        rotation_at_ = victims.due;
+      }
+    }
+    fill_gaps(head, now, out);
+    break;
+  }
+  bring_woken_back(now, out);
+}
+
+std::optional<Time> Residency::next_wakeup() const {
+  std::optional<Time> next = rotation_at_;
+  for (const auto* waiting : {&moving_, &resting_, &short_}) {
+    if (waiting->empty()) continue;
+    const Time due = std::get<0>(*waiting->begin());
+    next = next ? std::min(*next, due) : due;
+  }
+  return next;
+}
+
+Reason Residency::explain(const Client& client, Time now) const {
+  const Bytes missing = client.memory.demand - client.memory.resident;
+  if (!can_ever_fit(client)) {
+    return {.why = Why::MemoryCannotFit,
+            .bytes = client.memory.demand,
+            .free = std::max(kNothing, safe_limit() - stuck_beside(client))};
+  }
+  if (!can_fit(client)) {
+    const Bytes most = safe_limit() - stuck_beside(client) - rooted_beside(client);
+    return {.why = Why::OthersCannotLeave,
+            .bytes = client.memory.demand,
+            .free = std::max(kNothing, most)};
+  }
+  if (client.orders.rests_until) {
+    return {.why = Why::MoveFailed,
+            .wait = std::max(Duration::zero(), *client.orders.rests_until - now),
+            .bytes = missing};
+  }
+  if (!client.queue.joined) return {.why = Why::MemoryComing, .bytes = missing};
+  if (!rotation_at_) {
+    return {.why = leaving_ + incoming_ > kNothing ? Why::RoomIsMade : Why::WaitsForHolders,
+            .bytes = missing,
+            .free = std::max(kNothing, free())};
+  }
+  return {.why = waits_for_host_ ? Why::WaitsForHostMemory : Why::WaitsForMemory,
+          .wait = std::max(Duration::zero(), *rotation_at_ - now),
+          .bytes = missing,
+          .free = std::max(kNothing, free())};
+}
+
+}  // namespace nvshare::core
