@@ -151,7 +151,7 @@ class Play {
     config.policy = core::kComputePolicies[bytes_.byte() % core::kComputePolicies.size()];
     broker_ = std::make_unique<Broker>(config, now_, outbox_, log_);
     broker_->accept_claimed_gpus();
-    broker_->set_arena(arena_);
+    broker_->places().set_arena(arena_);
   }
 
   void play() {
@@ -391,9 +391,9 @@ class Play {
     for (const auto& [id, bytes] : std::exchange(arena_.wanted, {})) {
       if (!clients_.contains(id)) continue;
       if (bytes_.byte() % 4 == 0) {
-        broker_->arena_failed(id, bytes, "fuzz", now_);
+        broker_->places().arena_failed(id, bytes, "fuzz", now_);
       } else {
-        broker_->arena_ready(id, 0, bytes, now_);
+        broker_->places().arena_ready(id, 0, bytes, now_);
       }
     }
   }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/broker/broker.h"
+#include "daemon/broker/places.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -32,7 +32,7 @@ Bytes arena_unit(const GpuRecord& gpu) {
 
 // A process may keep what its client was given. A client that comes back from the same process, and
 // says what it has kept, is counted once.
-Bytes Broker::arena_lingering() const {
+Bytes Places::arena_lingering() const {
   if (arena_ == nullptr) return {};
   const auto& orphaned = shared_.held_by_orphans();
   if (arena_->held().empty() && orphaned.empty()) return {};
@@ -49,26 +49,26 @@ Bytes Broker::arena_lingering() const {
   return sum;
 }
 
-Bytes Broker::arena_used() const {
+Bytes Places::arena_used() const {
   Bytes sum = arena_lingering() + shared_.unowned();
   for (const auto& [id, client] : clients_) sum += client.arena_made;
   return sum;
 }
 
-Bytes Broker::arena_given() const {
+Bytes Places::arena_given() const {
   Bytes sum = arena_lingering() + shared_.unowned();
   for (const auto& [id, client] : clients_) sum += client.arena;
   return sum;
 }
 
-Bytes Broker::arena_brought() const {
+Bytes Places::arena_brought() const {
   Bytes sum{};
   for (const auto& [id, client] : clients_) sum += std::min(client.arena, client.arena_brought);
   return sum;
 }
 
 // What the machine can spare changes with whatever else it does.
-void Broker::measure_host(Time now) {
+void Places::measure_host(Time now) {
   Bytes most = arena_ == nullptr ? Bytes{} : arena_->most() - arena_lingering();
   // A client's places come in whole pieces: the rest of its last one is lost to the others.
   for (const auto& [id, client] : clients_) {
@@ -76,23 +76,43 @@ void Broker::measure_host(Time now) {
   }
   most = std::max(Bytes{}, most);
   if (std::exchange(host_told_, most) == most) return;
-  rooms_stale_ = true;
+  due_.rooms = true;
   const auto told = step(core::HostMeasured{most}, now);
   if (!told) log_.error("host_memory_not_told", {{"reason", told.error().message}});
+}
+
+void Places::fill_arena(Time now) {
+  due_.arena = true;
+  desk_.follow({}, now);
+}
+
+// What the core hears of it can lead to orders that need places, once or twice.
+bool Places::catch_up(Time now) {
+  if (arena_ == nullptr || !due_.arena || rounds_ == 3) {
+    rounds_ = 0;
+    return false;
+  }
+  ++rounds_;
+  due_.arena = false;
+  hand_out_arena(now);
+  return true;
+}
+
+void Places::sample(Time now) {
+  arena_returned_.clear();
+  tidy_shared(now);
+  fill_arena(now);
+  ask_for_arena(now);
+}
+
+void Places::leave(const ClientRecord& client) {
+  close_shared(shared_.leave(client.id, client.pid));
 }
 
 // Three passes: what is needed now goes first. What is missing then is taken back from clients that
 // have more than they use. What is left is made ahead of need, because making a piece takes far
 // longer than moving memory into it.
-void Broker::fill_arena(Time now) {
-  arena_stale_ = true;
-  if (arena_ == nullptr || std::exchange(filling_, true)) return;
-  // What the core hears of it can lead to orders that need places, once or twice.
-  for (int round = 0; round < 3 && std::exchange(arena_stale_, false); ++round) hand_out_arena(now);
-  filling_ = false;
-}
-
-void Broker::hand_out_arena(Time now) {
+void Places::hand_out_arena(Time now) {
   measure_host(now);
   Bytes left = arena_->most() - arena_used();
   Bytes lacking{};
@@ -124,7 +144,7 @@ void Broker::hand_out_arena(Time now) {
 }
 
 // What of `left` the client is given, until it has `need`.
-Bytes Broker::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now) {
+Bytes Places::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now) {
   // First it is told to give no more back.
   if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
   const Bytes lacks = need - client.arena_made;
@@ -134,7 +154,7 @@ Bytes Broker::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_p
   if (fits.count <= 0 || fits > left) return {};
   const Bytes more = worth_making(client, fits, now);
   if (more.count == 0) return {};
-  rooms_stale_ = true;
+  due_.rooms = true;
   client.arena_made += more;
   arena_->make(client.id, more);
   return more;
@@ -142,7 +162,7 @@ Bytes Broker::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_p
 
 // Others need places at once. What a client has beyond its own places are copies of memory that is
 // on the GPU: those only save time when it leaves again.
-void Broker::reclaim_arena(Bytes lacking, Time now) {
+void Places::reclaim_arena(Bytes lacking, Time now) {
   for (auto& [id, client] : clients_) {  // what was asked for and is on its way
     if (client.arena_told) lacking -= std::max(Bytes{}, client.arena - *client.arena_told);
   }
@@ -168,7 +188,7 @@ void Broker::reclaim_arena(Bytes lacking, Time now) {
 
 // Who did not have what it was given (too many files are open) would not have the next either: it
 // is given none for a while, then one piece, and the rest when that has not been missed.
-Bytes Broker::worth_making(ClientRecord& client, Bytes more, Time now) const {
+Bytes Places::worth_making(ClientRecord& client, Bytes more, Time now) const {
   if (client.arena_wait == Duration{}) return more;
   if (now < client.arena_again || client.arena < client.arena_made) return {};
   if (std::exchange(client.arena_tried, !client.arena_tried)) {
@@ -180,7 +200,7 @@ Bytes Broker::worth_making(ClientRecord& client, Bytes more, Time now) const {
 
 // Until it is ready whoever runs had better run on. A program that was given some needs a moment to
 // say that it has it; what it says of what it was given long ago is not believed.
-void Broker::tell_what_comes(ClientRecord& client, Time now) {
+void Places::tell_what_comes(ClientRecord& client, Time now) {
   if (client.backend != wire::Backend::Swap) return;  // what it has goes to the host without us
   while (!client.arena_given.empty() && now - client.arena_given.front().at >= kArenaTaken) {
     client.arena_given.pop_front();
@@ -206,7 +226,7 @@ void Broker::tell_what_comes(ClientRecord& client, Time now) {
 
 // Host memory that nobody needs any more goes back to the machine; not at once, for what was needed
 // a moment ago may be again.
-void Broker::ask_for_arena(Time now) {
+void Places::ask_for_arena(Time now) {
   for (auto& [id, client] : clients_) {
     const Bytes unit = arena_unit(gpus_.at(client.gpu));
     const Bytes need = round_up(core_.host_need(id).ahead, unit);
@@ -224,14 +244,14 @@ void Broker::ask_for_arena(Time now) {
   }
 }
 
-void Broker::tell_arena_need(ClientRecord& client, Bytes bytes) {
+void Places::tell_arena_need(ClientRecord& client, Bytes bytes) {
   client.arena_told = bytes;
   auto message = wire::make<wire::ArenaNeed>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
   outbox_.send(client.id, message.header);
 }
 
-void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time now) {
+void Places::take(ClientRecord& client, const wire::ArenaReturned& message, Time now) {
   const Bytes most = std::min(client.arena, client.arena_returnable);
   if (message.bytes > static_cast<std::uint64_t>(most.count)) {
     return disconnect(client, fmt::format("gave back {} bytes of host memory, and was asked for {}",
@@ -248,21 +268,21 @@ void Broker::take(ClientRecord& client, const wire::ArenaReturned& message, Time
 
 // Its hello could only be guessed from. Believed within the same bounds: who claims much is given
 // less.
-void Broker::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
+void Places::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
   if (!client.arena_claimed) return disconnect(client, "told twice what host memory it has");
   const Bytes total = gpus_.at(client.gpu).total;
   const Bytes kept{
       static_cast<std::int64_t>(std::min(message.bytes, static_cast<std::uint64_t>(total.count)))};
   const Bytes more = kept - *client.arena_claimed;
   client.arena_claimed.reset();
-  rooms_stale_ = true;
+  due_.rooms = true;
   client.arena += more;
   client.arena_made += more;
   client.arena_brought = kept;
   client.arena_returnable = kept;  // it may have begun to, for the scheduler before
 }
 
-void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time now) {
+void Places::take(ClientRecord& client, const wire::ArenaMissing& message, Time now) {
   if (message.bytes > static_cast<std::uint64_t>(client.arena.count)) {
     return disconnect(client, fmt::format("misses {} bytes of host memory, and was given {}",
                                           message.bytes, client.arena.count));
@@ -273,13 +293,13 @@ void Broker::take(ClientRecord& client, const wire::ArenaMissing& message, Time 
   miss_arena(client, bytes, now);
 }
 
-void Broker::lose_arena(ClientRecord& client, Bytes bytes) {
-  rooms_stale_ = true;
+void Places::lose_arena(ClientRecord& client, Bytes bytes) {
+  due_.rooms = true;
   client.arena -= bytes;
   client.arena_made -= bytes;
 }
 
-void Broker::miss_arena(ClientRecord& client, Bytes bytes, Time now) {
+void Places::miss_arena(ClientRecord& client, Bytes bytes, Time now) {
   // Of what was handed over together, all is missing.
   if (client.arena_tried || client.arena_wait == Duration{}) {
     client.arena_wait = std::clamp(2 * client.arena_wait, kArenaShortWait, kArenaLongWait);
@@ -291,7 +311,7 @@ void Broker::miss_arena(ClientRecord& client, Bytes bytes, Time now) {
   tell_what_comes(client, now);
 }
 
-void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now, SegmentId segment) {
+void Places::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now, SegmentId segment) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   // It is needed: no more goes back for that it is there.
@@ -306,11 +326,11 @@ void Broker::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now, Seg
 }
 
 // It is tried again with the next sample.
-void Broker::arena_failed(ClientId id, Bytes bytes, std::string_view why, Time now) {
+void Places::arena_failed(ClientId id, Bytes bytes, std::string_view why, Time now) {
   log_.warn("no_host_memory", {{"client", id.value}, {"bytes", bytes.count}, {"reason", why}});
   ClientRecord* client = find(id);
   if (client == nullptr) return;
-  rooms_stale_ = true;
+  due_.rooms = true;
   client->arena_made -= std::min(bytes, client->arena_made);
   client->arena_tried = false;
   measure_host(now);

@@ -165,7 +165,7 @@ TEST(BrokerTenants, AUsersDebtIsNotForgottenAtOnce) {
   const auto tenant = t.broker.tenant_for(name, {}, t.now);
   ASSERT_TRUE(tenant);
   t.broker.leave(t.join(*tenant), t.now);
-  t.now += Broker::kTenantLingers - 1ns;
+  t.now += Tenants::kTenantLingers - 1ns;
   t.broker.sample(t.now);
   EXPECT_EQ(*t.broker.tenant_for(name, {}, t.now), *tenant);
   t.now += 1ns;
@@ -206,13 +206,13 @@ TEST(BrokerTenants, LimitsThatSomebodyHasSetStay) {
 
 TEST(BrokerTenants, AreBounded) {
   TestBroker t;
-  for (std::size_t i = 0; i < Broker::kMostTenants; ++i) t.tenant("t" + std::to_string(i));
+  for (std::size_t i = 0; i < Tenants::kMostTenants; ++i) t.tenant("t" + std::to_string(i));
   EXPECT_FALSE(t.broker.begin_run({TenantKind::Run, "one-more", 0}, {}, t.now));
 }
 
 TEST(BrokerTenants, WhoHasBeenAwayLongestMakesRoom) {
   TestBroker t;
-  for (std::size_t i = 0; i < Broker::kMostTenants; ++i) {
+  for (std::size_t i = 0; i < Tenants::kMostTenants; ++i) {
     const TenantName name{TenantKind::User, "user-" + std::to_string(i), 0};
     const auto tenant = t.broker.tenant_for(name, {}, t.now);
     if (i == 0) t.join(*tenant);

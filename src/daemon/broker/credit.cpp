@@ -1,16 +1,8 @@
-// Credit (wire/credit.h): what a client may allocate without asking, as long as no limit is near.
-//
-// What a client has and what is left of its credit is one sum. Only what is decided here and what
-// is asked for or told by message changes it, and it stays within every limit; so whatever the
-// client does with its credit, nothing would have been decided otherwise. Whoever brings a limit
-// near takes the credit back first and decides then, so nobody is refused for what somebody else
-// does not use. The core never hears of credit.
+#include "daemon/broker/credit.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
-
-#include "daemon/broker/broker.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -34,11 +26,11 @@ wire::Credit& shared_with(const ClientRecord& client, bool movable) {
 
 // --- what has become of it ---------------------------------------------------------------------
 
-void Broker::settle(Time now) {
+void Credit::settle(Time now) {
   for (auto& [id, client] : clients_) settle(client, now);
 }
 
-void Broker::settle(ClientRecord& client, Time now) {
+void Credit::settle(ClientRecord& client, Time now) {
   settle_rounding(client, now);
   for (const bool movable : {true, false}) {
     wire::Credit& shared = shared_with(client, movable);
@@ -53,7 +45,7 @@ void Broker::settle(ClientRecord& client, Time now) {
 }
 
 // Looked at before a request is decided: the program has written what its memory takes with that.
-void Broker::settle_rounding(ClientRecord& client, Time now) {
+void Credit::settle_rounding(ClientRecord& client, Time now) {
   const std::uint64_t said = client.page->program.rounding.load();
   const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
   if (!client.memory.set_rounding(Bytes{static_cast<std::int64_t>(std::min(said, most))})) return;
@@ -62,7 +54,7 @@ void Broker::settle_rounding(ClientRecord& client, Time now) {
 }
 
 // There is so much left, says the page, which the client can write what it wants to.
-void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said, Time now) {
+void Credit::note_credit(ClientRecord& client, bool movable, std::uint64_t said, Time now) {
   const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
   const Bytes left{static_cast<std::int64_t>(std::min(said, most))};
   const Bytes taken = client.memory.look_at_credit(movable, left);
@@ -70,19 +62,19 @@ void Broker::note_credit(ClientRecord& client, bool movable, std::uint64_t said,
   if (taken > Bytes{}) {
     book_taken(client, taken, movable, now);
   } else {
-    book(client, now);
+    accounts_.book(client, now);
   }
-  show_allocated(client.tenant, client.gpu);
+  accounts_.show_allocated(client.tenant, client.gpu);
 }
 
 // Never refused, for it was within all limits when it was lent, and since. Should it be anyway, it
 // counts as what the client has.
-void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
+void Credit::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
   core::MemoryChanged asked = client.memory.grown(client.id, bytes, {}, movable, false);
   asked.resident = core_.view(client.id)->resident;
-  auto taken = decide(asked, now);
+  auto taken = desk_.decide(asked, now);
   client.memory.grow(bytes, {}, movable, true);
-  if (taken) follow(std::move(*taken), now);
+  if (taken) desk_.follow(std::move(*taken), now);
   const core::ClientView view = *core_.view(client.id);
   const core::MemoryAccount& memory = client.memory;
   if (view.allocated == memory.counted() && view.resident == memory.counted_resident()) return;
@@ -93,7 +85,7 @@ void Broker::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time no
 
 // --- taking it back ----------------------------------------------------------------------------
 
-void Broker::revoke(ClientRecord& client, Time now) {
+void Credit::revoke(ClientRecord& client, Time now) {
   settle(client, now);  // what the tenant has is in the page before the client looks there for it
   for (const bool movable : {true, false}) {
     core::MemoryCredit& credit = client.memory.credit(movable);
@@ -104,12 +96,11 @@ void Broker::revoke(ClientRecord& client, Time now) {
   }
 }
 
-void Broker::revoke_all(GpuId gpu, Time now) {
+void Credit::revoke_all(GpuId gpu, Time now) {
   for (const ClientId id : gpus_.at(gpu).clients) revoke(clients_.at(id), now);
 }
 
-// Before it is decided whether the client may have so much more.
-void Broker::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
+void Credit::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
   const Bytes within = core_.memory_room(client.id)->limit - client.memory.credit_left();
   if (bytes > within) revoke(client, now);
   if (bytes > room_to_lend(client)) revoke_all(client.gpu, now);
@@ -118,7 +109,7 @@ void Broker::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
 // --- handing it out ----------------------------------------------------------------------------
 
 // On the client's GPU, beside what is lent there. Below 0 when the GPU is nearly full.
-Bytes Broker::room_to_lend(const ClientRecord& client) const {
+Bytes Credit::room_to_lend(const ClientRecord& client) const {
   Bytes room = core_.memory_room(client.id)->easily;
   for (const ClientId id : gpus_.at(client.gpu).clients) {
     room -= clients_.at(id).memory.credit_in_pages();
@@ -128,7 +119,7 @@ Bytes Broker::room_to_lend(const ClientRecord& client) const {
 
 // Alone in its tenant, so that it knows what the tenant has; and with all of its memory in place,
 // where it is to stay.
-bool Broker::may_have_credit(const ClientRecord& client) const {
+bool Credit::may_have_credit(const ClientRecord& client) const {
   const TenantRecord& tenant = tenants_.at(client.tenant);
   const auto here = std::count_if(tenant.clients.begin(), tenant.clients.end(),
                                   [&](ClientId id) { return clients_.at(id).gpu == client.gpu; });
@@ -140,9 +131,7 @@ bool Broker::may_have_credit(const ClientRecord& client) const {
          view.resident == client.memory.counted();
 }
 
-// A client that asks gets enough for a while, and one that frees so much that it had to say so can
-// free as much again; in between it says nothing.
-void Broker::lend(ClientRecord& client, bool movable) {
+void Credit::lend(ClientRecord& client, bool movable) {
   const Bytes lent = lent_on(gpus_.at(client.gpu));
   const Bytes half{lent.count / 2};
   core::MemoryCredit& credit = client.memory.credit(movable);

@@ -1,12 +1,8 @@
-// What programs have on their GPUs, and what of it is moved where.
-
-#include <fmt/format.h>
+#include "daemon/broker/memory.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
-
-#include "daemon/broker/broker.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -27,51 +23,15 @@ bool can_move(const ClientRecord& client) {
 
 }  // namespace
 
-// --- what the core counts ----------------------------------------------------------------------
-
-// Tells the core what the account says. The client has it: more than before counts as found.
-void Broker::book(ClientRecord& client, Time now, bool from_before) {
-  const core::ClientView view = *core_.view(client.id);
-  const core::MemoryAccount& memory = client.memory;
-  const bool more = from_before || memory.counted() > view.allocated;
-  const auto taken = more ? step(memory.found(client.id, from_before), now)
-                          : step(memory.changed(client.id, view.resident), now);
-  if (taken) return;
-  log_.error("memory_not_booked", {{"client", client.id.value},
-                                   {"bytes", memory.counted().count},
-                                   {"reason", taken.error().message}});
-}
-
-// A client that finds no room finds in its place what another one claims to have there: what was
-// found is less by what is believed now. The core does the same with what was measured.
-void Broker::believe(ClientRecord& client, Time now) {
-  const Bytes before = client.memory.counted_resident();
-  if (!client.memory.believe(core_.claim_room(client.id))) return;
-  GpuRecord& gpu = gpus_.at(client.gpu);
-  const Bytes brought = client.memory.counted_resident() - before;
-  gpu.overhead_found = std::max(Bytes{}, gpu.overhead_found - brought);
-  if (!client.memory.is_doubted()) gpu.doubted.erase(client.id);
-  book(client, now, true);
-}
-
-// The one place where claims are looked at again: there may be more room than there was, or a
-// higher limit. Nearly always nobody is doubted.
-void Broker::believe_more(Time now) {
-  for (auto& [id, gpu] : gpus_) {
-    const std::set<ClientId> doubted = gpu.doubted;
-    for (const ClientId client : doubted) believe(clients_.at(client), now);
-  }
-}
-
 // --- more --------------------------------------------------------------------------------------
 
 // Once for each limit: a framework that is refused memory tries again, and with less.
-void Broker::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
+void Memory::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
                            const Refusal& refusal) {
   if (std::exchange(tenant.shortage_told, true)) return;
   auto message = wire::make<wire::Shortage>();
   message.asked = std::min(asked, kMost);
-  message.used = static_cast<std::uint64_t>(allocated_by(tenant, gpu).count);
+  message.used = static_cast<std::uint64_t>(accounts_.allocated_by(tenant, gpu).count);
   const bool by_tenant = tenant.limits.memory && !refusal.by_own_limit;
   message.limit = by_tenant ? static_cast<std::uint64_t>(tenant.limits.memory->count) : 0;
   message.gpu = tenant.oversubscribes ? 0 : static_cast<std::uint64_t>(gpus_.at(gpu).total.count);
@@ -79,8 +39,8 @@ void Broker::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
   outbox_.tell_run(tenant.id, message.header);
 }
 
-void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& message,
-                           const Refusal& refusal) {
+void Memory::refuse(ClientRecord& client, const wire::MemoryRequest& message,
+                    const Refusal& refusal) {
   TenantRecord& tenant = tenants_.at(client.tenant);
   ++tenant.refused;
   ++client.refusals.count;
@@ -90,7 +50,7 @@ void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& mess
                                {"tenant", tenant.is.name},
                                {"pid", client.pid},
                                {"asked", message.bytes},
-                               {"used", allocated_by(tenant, client.gpu).count},
+                               {"used", accounts_.allocated_by(tenant, client.gpu).count},
                                {"limit", tenant.limits.memory ? tenant.limits.memory->count : 0},
                                {"allowed", refusal.allowed.count},
                                {"reason", refusal.why}});
@@ -102,7 +62,7 @@ void Broker::refuse_memory(ClientRecord& client, const wire::MemoryRequest& mess
   outbox_.send(client.id, answer.header);
 }
 
-void Broker::answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits) {
+void Memory::answer(const ClientRecord& client, const wire::MemoryRequest& message, bool fits) {
   if (fits) {
     auto yes = wire::make<wire::MemoryAvailable>();
     yes.request = message.request;
@@ -115,34 +75,35 @@ void Broker::answer(const ClientRecord& client, const wire::MemoryRequest& messa
   outbox_.send(client.id, later.header);
 }
 
-void Broker::take(ClientRecord& client, const wire::MemoryRequest& message, Time now) {
-  measure_host(now);
+void Memory::take(ClientRecord& client, const wire::MemoryRequest& message, Time now) {
+  places_.measure_host(now);
   const bool movable = message.movable != 0 && can_move(client);
   const Bytes bytes = to_bytes(message.bytes);
-  revoke_if_near(client, bytes, now);
+  credit_.revoke_if_near(client, bytes, now);
   if (message.bytes == 0) return answer(client, message, true);
   grow(client, message, movable, now);
-  lend(client, movable);
+  credit_.lend(client, movable);
 }
 
 // The answer goes before what else follows from it: an order to bring memory in says nothing to a
 // program that does not know of that memory yet.
-void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
+void Memory::grow(ClientRecord& client, const wire::MemoryRequest& message, bool movable,
                   Time now) {
   const Bytes bytes = to_bytes(message.bytes);
-  Bytes beyond = beyond_with(client, bytes);
+  Bytes beyond = accounts_.beyond_with(client, bytes);
   Bytes pushed{};
   if (!movable) pushed = client.memory.push_beyond(std::exchange(beyond, Bytes{}));
-  if (pushed > Bytes{}) book(client, now);
+  if (pushed > Bytes{}) accounts_.book(client, now);
   // An older library takes no for an answer, and nothing else.
   const bool waits = message.movable == 0 && client.minor >= wire::kMinorPinnedWaits &&
                      client.waiting.size() < wire::kMostRequests;
-  auto taken = decide(client.memory.grown(client.id, bytes - beyond, beyond, movable, waits), now);
+  auto taken =
+      desk_.decide(client.memory.grown(client.id, bytes - beyond, beyond, movable, waits), now);
   // Nothing was pushed out of the way then.
   const auto refuse_it = [&](const Refusal& refusal) {
-    refuse_memory(client, message, refusal);
+    refuse(client, message, refusal);
     client.memory.pull_back(pushed);
-    if (pushed > Bytes{}) book(client, now);
+    if (pushed > Bytes{}) accounts_.book(client, now);
   };
   if (!taken) return refuse_it({Bytes{0}, taken.error().message});
   for (const core::Decision& decision : *taken) {
@@ -165,14 +126,14 @@ void Broker::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     client.memory.grow(bytes, beyond, movable, fits);
     answer(client, message, fits);
   }
-  show_allocated(client.tenant, client.gpu);
-  follow(std::move(*taken), now);
+  accounts_.show_allocated(client.tenant, client.gpu);
+  desk_.follow(std::move(*taken), now);
   // All of it is absent then, and comes in with the rest.
-  if (!waits && !fits && beyond > Bytes{}) book(client, now);
-  if (waits || movable) fill_arena(now);
+  if (!waits && !fits && beyond > Bytes{}) accounts_.book(client, now);
+  if (waits || movable) places_.fill_arena(now);
 }
 
-void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
+void Memory::act(const core::MemoryGiven& given) {
   ClientRecord* client = find(given.client);
   if (client == nullptr) return;
   for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
@@ -181,51 +142,51 @@ void Broker::act(const core::MemoryGiven& given, const core::Reason&, Time) {
     outbox_.send(client->id, yes.header);
   }
   client->memory.give_awaited();
-  rooms_stale_ = true;
+  due_.rooms = true;
 }
 
-void Broker::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why, Time) {
+void Memory::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why) {
   ClientRecord* client = find(withdrawn.client);
   if (client == nullptr) return;
   client->memory.withdraw_awaited();
-  rooms_stale_ = true;
+  due_.rooms = true;
   for (const WaitingRequest& one : std::exchange(client->waiting, {})) {
     auto message = wire::make<wire::MemoryRequest>();
     message.request = one.number;
     message.bytes = static_cast<std::uint64_t>(one.bytes.count);
-    refuse_memory(*client, message, {Bytes{0}, core::to_text(why)});
+    refuse(*client, message, {Bytes{0}, core::to_text(why)});
   }
-  show_allocated(client->tenant, client->gpu);
+  accounts_.show_allocated(client->tenant, client->gpu);
 }
 
 // --- less, and elsewhere -----------------------------------------------------------------------
 
-void Broker::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
+void Memory::take(ClientRecord& client, const wire::MemoryFreed& message, Time now) {
   const auto freed = client.memory.free(to_bytes(message.bytes), to_bytes(message.resident),
                                         to_bytes(message.pinned));
   if (!freed) return disconnect(client, freed.error().message);
-  book(client, now);
-  show_allocated(client.tenant, client.gpu);
-  lend(client, message.pinned == 0 && can_move(client));
+  accounts_.book(client, now);
+  accounts_.show_allocated(client.tenant, client.gpu);
+  credit_.lend(client, message.pinned == 0 && can_move(client));
 }
 
-void Broker::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
+void Memory::take(ClientRecord& client, const wire::MemoryPinned& message, Time now) {
   const auto pinned = client.memory.pin(to_bytes(message.bytes));
   if (!pinned) return disconnect(client, pinned.error().message);
-  book(client, now);
+  accounts_.book(client, now);
 }
 
-void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, Time now) {
+void Memory::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, Time now) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
-  if (out) revoke(*client, now);
+  if (out) credit_.revoke(*client, now);
   const std::uint64_t number = next_order_++;
   // Room has been made for what the client claims to have there already.
   const Bytes there = out ? Bytes{} : client->memory.there_already(bytes);
   const Bytes told = client->memory.order(number, out, bytes) - there;
   if (there > Bytes{}) arrivals_.push_back({id, number, there});
   if (told == Bytes{}) return;
-  arena_stale_ = true;
+  due_.arena = true;
   note(*client, out ? "swap_out" : "swap_in",
        {{"order", number}, {"bytes", bytes.count}, {"reason", core::to_text(why)}});
   const auto send = [&](auto message) {
@@ -236,19 +197,24 @@ void Broker::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   out ? send(wire::make<wire::SwapOut>()) : send(wire::make<wire::SwapIn>());
 }
 
-void Broker::act(const Arrival& arrival, Time now) {
+bool Memory::take_arrival(Time now) {
+  if (arrivals_.empty()) return false;
+  const Arrival arrival = arrivals_.front();
+  arrivals_.pop_front();
   ClientRecord* client = find(arrival.client);
-  if (client == nullptr) return;
+  if (client == nullptr) return true;
   core::MemoryAccount& memory = client->memory;
   const auto taken = step(memory.arrived(client->id, arrival.order, arrival.bytes), now);
   if (!memory.is_doubted()) gpus_.at(client->gpu).doubted.erase(client->id);
-  if (taken) return;
-  log_.error("memory_not_booked",
-             {{"client", client->id.value}, {"reason", taken.error().message}});
+  if (!taken) {
+    log_.error("memory_not_booked",
+               {{"client", client->id.value}, {"reason", taken.error().message}});
+  }
+  return true;
 }
 
-void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time now) {
-  if (message.out > 0) revoke(client, now);  // which may order more
+void Memory::take(ClientRecord& client, const wire::MemoryMoved& message, Time now) {
+  if (message.out > 0) credit_.revoke(client, now);  // which may order more
   core::MoveReport report{.order = message.order,
                           .out = to_bytes(message.out),
                           .in = to_bytes(message.in),
@@ -268,44 +234,50 @@ void Broker::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
         {"copied", report.copied.count},
         {"resident", client.memory.resident().count},
         {"allocated", client.memory.allocated().count}});
-  arena_stale_ = true;
+  due_.arena = true;
   const auto taken = step(*event, now);
   if (!taken) return disconnect(client, taken.error().message);
-  if (core_.view(client.id)->allocated > client.memory.counted()) book(client, now);
+  if (core_.view(client.id)->allocated > client.memory.counted()) accounts_.book(client, now);
   if (message.no_room != 0) note_no_room(gpus_.at(client.gpu), now);
 }
 
-// --- what tenants see --------------------------------------------------------------------------
+// --- beside what clients have ------------------------------------------------------------------
 
-Bytes Broker::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
-  Bytes sum{};
-  for (const ClientId id : tenant.clients) {
-    const ClientRecord& client = clients_.at(id);
-    if (client.gpu == gpu) sum += client.memory.allocated();
-  }
-  return sum;
+void Memory::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
+  const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
+  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most,
+                                     overhead.found};
+  const Bytes safe = core_.safe_limit_with(event).value_or(gpu.total);
+  const bool newcomers = static_cast<int>(gpu.clients.size()) > overhead.clients;
+  const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
+  if (newcomers || may_sink) credit_.revoke_all(gpu.id, now);
+  const auto taken = step(event, now);
+  if (taken) return;
+  log_.warn("overhead_not_taken", {{"gpu", gpu.id.value}, {"reason", taken.error().message}});
 }
 
-void Broker::show_rooms() {
-  if (!std::exchange(rooms_stale_, false)) return;
-  for (const auto& [id, client] : clients_) {
-    const auto room = core_.memory_room(id);
-    if (!room) continue;  // its hello is being taken
-    const bool to_host = client.backend == wire::Backend::Swap;
-    const Bytes more = to_host ? std::min(room->gpu, room->host) : room->gpu;
-    const Bytes all = std::max(Bytes{1}, client.memory.counted() + more);
-    client.page->scheduler.room = static_cast<std::uint64_t>(all.count);
+// The books say that there is room, and a client found none: more is used beside them than was
+// measured. Believed for a while, as measuring takes time, and within bounds: it is a client's
+// word.
+void Memory::note_no_room(GpuRecord& gpu, Time now) {
+  credit_.revoke_all(gpu.id, now);
+  Bytes resident{};
+  for (const ClientId id : gpu.clients) {
+    const core::ClientView view = *core_.view(id);
+    resident += view.resident + view.rounded;
   }
-}
-
-void Broker::show_allocated(TenantId id, GpuId gpu) {
-  const TenantRecord& tenant = tenants_.at(id);
-  const Bytes sum = allocated_by(tenant, gpu);
-  for (const ClientId client_id : tenant.clients) {
-    const ClientRecord& client = clients_.at(client_id);
-    if (client.gpu != gpu) continue;
-    client.page->scheduler.tenant_allocated = static_cast<std::uint64_t>(sum.count);
-  }
+  const Bytes least = gpu.total - core_.safe_limit(gpu.id).value_or(gpu.total);
+  const Bytes most = std::max(least, gpu.overhead.value_or(Bytes{}) + Bytes{gpu.total.count / 20});
+  gpu.overhead_found = std::clamp(gpu.total - resident, least, most);
+  gpu.overhead_found_at = now;
+  log_.info("no_room_found", {{"gpu", gpu.id.value}, {"overhead", gpu.overhead_found.count}});
+  // Without measurements nobody will say what it really was.
+  const bool measured = gpu.overhead || gpu.memory_used;
+  set_overhead(gpu,
+               {.bytes = measured ? gpu.total - *core_.promised_limit(gpu.id) : gpu.overhead_found,
+                .clients = static_cast<int>(gpu.clients.size()),
+                .found = gpu.overhead_found},
+               now);
 }
 
 }  // namespace nvshare::daemon

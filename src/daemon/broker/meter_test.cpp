@@ -86,8 +86,8 @@ TEST_F(BrokerMeter, OnceASecondEveryShareIsKnown) {
   t.broker.sample(t.now);
   EXPECT_NEAR(t.broker.find_tenant("a")->share_percent.value_or(-1), 60, 0.01);
   EXPECT_NEAR(t.broker.find_tenant("b")->share_percent.value_or(-1), 0, 0.01);
-  EXPECT_EQ(Broker::wanted(*t.broker.find_tenant("a"), t.now), 1s);
-  EXPECT_EQ(Broker::wanted(*t.broker.find_tenant("b"), t.now), 0s);
+  EXPECT_EQ(wanted(*t.broker.find_tenant("a"), t.now), 1s);
+  EXPECT_EQ(wanted(*t.broker.find_tenant("b"), t.now), 0s);
 }
 
 TEST_F(BrokerMeter, WhatWasUsedUnderAnotherLimitIsNoPartOfTheShare) {

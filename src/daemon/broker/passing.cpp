@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "daemon/broker/broker.h"
+#include "daemon/broker/places.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -20,11 +20,11 @@ Message slab_message(SegmentId segment, Slabs slabs) {
 }  // namespace
 
 // Programs of another user or container must never see what a program had.
-bool Broker::shares(const ClientRecord& client) {
+bool Places::shares(const ClientRecord& client) {
   return !client.home.empty() && client.pid > 0 && client.minor >= wire::kMinorSharedArena;
 }
 
-void Broker::hand_over_shared(ClientRecord& client, SegmentId segment, Bytes bytes,
+void Places::hand_over_shared(ClientRecord& client, SegmentId segment, Bytes bytes,
                               int descriptor) {
   arena_->share(segment);
   auto message = wire::make<wire::ArenaShared>();
@@ -36,14 +36,14 @@ void Broker::hand_over_shared(ClientRecord& client, SegmentId segment, Bytes byt
 
 // Until the client has `need`, or nothing of its home is free. What it has not mapped yet is like
 // memory that was just handed over.
-Bytes Broker::give_shared(ClientRecord& client, Bytes need, Time now) {
+Bytes Places::give_shared(ClientRecord& client, Bytes need, Time now) {
   if (!shares(client) || client.arena_wait != Duration{}) return {};
   Bytes sum{};
   do {
     const auto given = shared_.give(client.id, client.home, need - client.arena_made);
     for (const SlabRange& range : given) {
       if (client.arena_told) tell_arena_need(client, *client.arena_told + range.bytes);
-      rooms_stale_ = true;
+      due_.rooms = true;
       client.arena += range.bytes;
       client.arena_made += range.bytes;
       sum += range.bytes;
@@ -56,7 +56,7 @@ Bytes Broker::give_shared(ClientRecord& client, Bytes need, Time now) {
 }
 
 // False when there is no segment that it could be offered.
-bool Broker::offer_shared(ClientRecord& client, bool free_only) {
+bool Places::offer_shared(ClientRecord& client, bool free_only) {
   const SlabOffer offer = shared_.offer(client.id, client.home, free_only);
   if (offer.segment == 0) return false;
   const UniqueFd descriptor = arena_->reopen(offer.segment);
@@ -74,7 +74,7 @@ bool Broker::offer_shared(ClientRecord& client, bool free_only) {
 
 // The client will need more than the machine has for it: it maps and pins what others of its home
 // have now, so that their slabs need only be passed to it.
-void Broker::offer_ahead(ClientRecord& client, Bytes need) {
+void Places::offer_ahead(ClientRecord& client, Bytes need) {
   if (!shares(client) || client.arena_wait != Duration{} || need <= client.arena_made) return;
   Bytes lacks = need - client.arena_made - shared_.spare_of(client.id, client.home);
   while (lacks > Bytes{} && offer_shared(client, false)) {
@@ -82,14 +82,14 @@ void Broker::offer_ahead(ClientRecord& client, Bytes need) {
   }
 }
 
-void Broker::take(ClientRecord& client, const wire::ArenaTaken& message, Time) {
+void Places::take(ClientRecord& client, const wire::ArenaTaken& message, Time) {
   if (!shared_.taken(client.id, message.segment, message.slabs)) {
     disconnect(client,
                fmt::format("mapped host memory {} that it was not told of", message.segment));
   }
 }
 
-void Broker::take(ClientRecord& client, const wire::ArenaPassed& message, Time now) {
+void Places::take(ClientRecord& client, const wire::ArenaPassed& message, Time now) {
   const Bytes most = message.missing != 0 ? client.arena : client.arena_returnable;
   if (shared_.size_of(message.segment, message.slabs) > most) {
     return disconnect(client, "passed more host memory on than it was asked for");
@@ -106,7 +106,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaPassed& message, Time n
   fill_arena(now);
 }
 
-void Broker::take(ClientRecord& client, const wire::ArenaClosed& message, Time now) {
+void Places::take(ClientRecord& client, const wire::ArenaClosed& message, Time now) {
   if (!shared_.closed(client.id, message.segment, message.slabs)) {
     return disconnect(
         client, fmt::format("unmapped host memory {} that it was not told to", message.segment));
@@ -117,7 +117,7 @@ void Broker::take(ClientRecord& client, const wire::ArenaClosed& message, Time n
 
 // Free slabs go back to the machine after a while; those of a client that is gone, once its process
 // has ended.
-void Broker::tidy_shared(Time now) {
+void Places::tidy_shared(Time now) {
   if (shared_.empty()) return;
   for (const int pid : shared_.orphans()) {
     if (!arena_->lives(pid)) shared_.process_ended(pid);
@@ -128,16 +128,16 @@ void Broker::tidy_shared(Time now) {
   close_shared(shared_.close_idle(now - kArenaLingers));
 }
 
-void Broker::close_shared(const std::vector<SlabClosing>& closing) {
+void Places::close_shared(const std::vector<SlabClosing>& closing) {
   for (const SlabClosing& one : closing) {
     outbox_.send(one.client, slab_message<wire::ArenaClose>(one.segment, one.slabs).header);
   }
   if (!shared_.empty()) release_closed();
 }
 
-void Broker::release_closed() {
+void Places::release_closed() {
   for (const SlabRange& range : shared_.take_closed()) {
-    rooms_stale_ = true;
+    due_.rooms = true;
     arena_->release(range.segment, range.slabs);
   }
 }

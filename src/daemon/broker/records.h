@@ -27,6 +27,13 @@ using Uuid = std::array<std::uint8_t, 16>;
 enum class TenantKind { Run, Container, User };
 std::string_view name_of(TenantKind kind);
 
+// "GPU-01234567-...", as NVML and the driver write it; nothing when the text is no such thing.
+std::string to_text(const Uuid& uuid);
+std::optional<Uuid> parse_uuid(std::string_view text);
+
+// A text field of a message, as far as it is printable.
+std::string printable(const char* field, std::size_t size);
+
 // What limits are given to: how it is called and where it comes from.
 struct TenantName {
   TenantKind kind = TenantKind::User;

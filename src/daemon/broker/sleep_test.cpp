@@ -147,18 +147,18 @@ TEST_F(SleepTest, IdleOutPutsItToSleepByItself) {
 TEST_F(SleepTest, HostMemoryIsKeptWhileItSleepsAndGoesBackLater) {
   set(true);
   obey();
-  t.pass(2 * Broker::kArenaLingers);
+  t.pass(2 * Places::kArenaLingers);
   t.broker.sample(t.now);
-  t.now += 2 * Broker::kArenaLingers;
+  t.now += 2 * Places::kArenaLingers;
   t.broker.sample(t.now);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(client).empty());
   set(false);
   obey();
   t.broker.sample(t.now);
-  t.now += 2 * Broker::kArenaLingers;
+  t.now += 2 * Places::kArenaLingers;
   t.broker.sample(t.now);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(client).empty()) << "it may sleep again";
-  t.now += Broker::kSleptLingers;
+  t.now += Places::kSleptLingers;
   t.broker.sample(t.now);
   EXPECT_FALSE(t.outbox.take<wire::ArenaNeed>(client).empty()) << "nobody needs it";
 }

@@ -62,7 +62,7 @@ class FakeOutbox final : public Outbox {
   std::set<ClientId> ended;
 };
 
-// Host memory that is there at once, or when the test says so (Broker::arena_ready).
+// Host memory that is there at once, or when the test says so (Places::arena_ready).
 class FakeArena final : public HostArena {
  public:
   explicit FakeArena(std::function<void(ClientId, Bytes)> hand_over)
@@ -107,7 +107,7 @@ struct TestBroker {
       : log(Level::Info, [this](std::string_view line) { lines += line; }),
         broker(config, now, outbox, log) {
     EXPECT_TRUE(broker.add_gpu(kTestGpu, "Test GPU", memory, now));
-    broker.set_arena(arena);
+    broker.places().set_arena(arena);
   }
 
   TenantId tenant(const std::string& name, core::Limits limits = {}) {
@@ -234,7 +234,8 @@ struct TestBroker {
   // As if it had been given a while ago.
   FakeArena arena{[this](ClientId id, Bytes bytes) {
     for (; bytes > Bytes{}; bytes -= std::min(bytes, gib(1))) {
-      broker.arena_ready(id, 7, std::min(bytes, gib(1)), now - Broker::kArenaNoticed, ++segments);
+      broker.places().arena_ready(id, 7, std::min(bytes, gib(1)), now - Places::kArenaNoticed,
+                                  ++segments);
     }
   }};
   SegmentId segments = 0;  // that were made; clients without a home share none

@@ -156,7 +156,7 @@ struct Control::Json {
             {"oversubscribe_self", tenant.oversubscribes},
             {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
             {"used", used == bills.end() ? 0 : used->second.count()},
-            {"wanting", Broker::wanted(tenant, now).count()},
+            {"wanting", wanted(tenant, now).count()},
             {"age", (now - tenant.since).count()},
             {"resident", resident.count},
             {"swapped", swapped.count},
@@ -197,9 +197,9 @@ struct Control::Json {
   json arena() const {
     Bytes needed{};
     for (const core::GpuView& view : snapshot.gpus) needed += view.host_claim;
-    const HostArena* arena = broker().arena();
+    const HostArena* arena = broker().places().arena();
     return {{"arena_needed", needed.count},
-            {"arena_used", broker().arena_given().count},
+            {"arena_used", broker().places().arena_given().count},
             {"arena_limit", arena ? arena->most().count : 0},
             {"arena_limited_by", arena ? json(arena->limited_by()) : json(nullptr)}};
   }

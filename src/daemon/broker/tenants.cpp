@@ -1,0 +1,246 @@
+#include "daemon/broker/tenants.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace nvshare::daemon {
+namespace {
+
+constexpr Duration kShareOver = 4s;
+
+}  // namespace
+
+const TenantRecord* Tenants::find_tenant(std::string_view name) const {
+  for (const auto& [id, tenant] : tenants_) {
+    if (tenant.is.name == name) return &tenant;
+  }
+  return nullptr;
+}
+
+Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits& limits, Time now) {
+  if (tenants_.size() >= kMostTenants && !make_room(now)) {
+    return Error{"the scheduler serves too many tenants"};
+  }
+  const TenantId id{next_tenant_};
+  const auto added = step(core::TenantAdded{id, name.name, limits}, now);
+  if (!added) return added.error();
+  ++next_tenant_;
+  TenantRecord& tenant = tenants_[id];
+  tenant.id = id;
+  tenant.is = name;
+  tenant.limits = limits;
+  tenant.since = tenant.empty_since = now;
+  tenant.samples = {{.at = now}};
+  log_.info("tenant_added", {{"tenant", name.name},
+                             {"kind", name_of(name.kind)},
+                             {"cores", limits.core_percent},
+                             {"memory", limits.memory ? limits.memory->count : 0},
+                             {"uid", name.uid}});
+  return id;
+}
+
+Result<TenantId> Tenants::tenant_for(const TenantName& name, const core::Limits& limits, Time now) {
+  if (const TenantRecord* known = find_tenant(name.name)) {
+    if (known->is.kind == name.kind) return known->id;
+    return Error{fmt::format("the name '{}' is taken", name.name)};
+  }
+  return add_tenant(name, limits, now);
+}
+
+Result<TenantId> Tenants::begin_run(const TenantName& name, const core::Limits& limits, Time now,
+                                    wire::Backend backend, bool oversubscribes) {
+  if (find_tenant(name.name) != nullptr) {
+    return Error{fmt::format(
+        "the name '{}' is taken by another tenant that runs now: give another with --name",
+        name.name)};
+  }
+  const auto id = add_tenant(name, limits, now);
+  if (!id) return id;
+  tenants_.at(*id).open = true;
+  tenants_.at(*id).backend = backend;
+  tenants_.at(*id).oversubscribes = oversubscribes;
+  return id;
+}
+
+void Tenants::end_run(TenantId id, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return;
+  at->second.open = false;
+  if (at->second.clients.empty()) remove(at->second, now);
+}
+
+void Tenants::remove(const TenantRecord& tenant, Time now) {
+  const TenantId id = tenant.id;
+  if (const auto removed = step(core::TenantRemoved{id}, now); !removed) {
+    log_.error("tenant_not_removed",
+               {{"tenant", tenant.is.name}, {"reason", removed.error().message}});
+    return;
+  }
+  log_.info("tenant_removed", {{"tenant", tenant.is.name}});
+  tenants_.erase(id);
+}
+
+// Somebody has said that it is not to run: paused, or asleep until it is woken.
+bool Tenants::is_held(const TenantRecord& tenant) const {
+  const auto sleep = core_.sleep_of(tenant.id);
+  return tenant.paused || (sleep && sleep->hold);
+}
+
+bool Tenants::in_use(const TenantRecord& tenant, Time now) const {
+  if (!tenant.clients.empty() || tenant.open || tenant.kept || is_held(tenant)) return true;
+  const Duration pays_off = tenant.debt * 100 / tenant.limits.core_percent;
+  return tenant.is.kind != TenantKind::Run &&
+         now - tenant.empty_since < std::max(kTenantLingers, pays_off);
+}
+
+// Of the tenants that nobody uses now, the one that has been so longest goes, whatever it owes; but
+// none that somebody has limited or paused, for whoever makes many tenants would undo that.
+bool Tenants::make_room(Time now) {
+  const TenantRecord* oldest = nullptr;
+  for (const auto& [id, tenant] : tenants_) {
+    if (!tenant.clients.empty() || tenant.open || tenant.kept || is_held(tenant)) continue;
+    if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
+  }
+  if (oldest == nullptr) return false;
+  remove(*oldest, now);
+  return true;
+}
+
+void Tenants::forget_unused(Time now) {
+  for (auto at = tenants_.begin(); at != tenants_.end();) {
+    const TenantRecord& tenant = (at++)->second;
+    if (!in_use(tenant, now)) remove(tenant, now);
+  }
+}
+
+void Tenants::left(TenantRecord& tenant, Time now) {
+  tenant.empty_since = now;
+  if (tenant.is.kind == TenantKind::Run && !tenant.open && tenant.clients.empty()) {
+    remove(tenant, now);
+  }
+}
+
+// --- what people say ---------------------------------------------------------------------------
+
+Result<void> Tenants::set_limits(TenantId id, const core::Limits& limits, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  TenantRecord& tenant = at->second;
+  for (const ClientId client : tenant.clients) credit_.revoke(clients_.at(client), now);
+  if (limits.core_percent != tenant.limits.core_percent) restart_share(tenant, now);
+  if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
+  if (limits.memory != tenant.limits.memory) tenant.shortage_told = false;
+  tenant.limits = limits;
+  tenant.kept = tenant.is.kind != TenantKind::Run;
+  log_.info("limits_changed", {{"tenant", tenant.is.name},
+                               {"cores", limits.core_percent},
+                               {"memory", limits.memory ? limits.memory->count : 0},
+                               {"priority", limits.priority}});
+  show_limits(tenant);
+  grants_.update_watch();
+  return {};
+}
+
+Result<void> Tenants::set_paused(TenantId id, bool paused, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  if (at->second.paused == paused) return {};
+  if (const auto taken = step(core::TenantPaused{id, paused}, now); !taken) return taken.error();
+  at->second.paused = paused;
+  restart_share(at->second, now);
+  log_.info(paused ? "tenant_paused" : "tenant_resumed", {{"tenant", at->second.is.name}});
+  grants_.update_watch();
+  return {};
+}
+
+Result<bool> Tenants::set_asleep(TenantId id, bool asleep, bool hold, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  // What has been allocated without asking would wake it when it is noticed.
+  for (const ClientId client : at->second.clients) credit_.revoke(clients_.at(client), now);
+  const auto sleep = core_.sleep_of(id);
+  const bool same = asleep ? sleep && (sleep->hold || !hold) : !sleep;
+  if (same) return false;
+  const auto taken = step(core::TenantSleeps{id, asleep, hold}, now);
+  if (!taken) return taken.error();
+  log_.info(asleep ? "tenant_put_to_sleep" : "tenant_woken",
+            {{"tenant", at->second.is.name}, {"hold", hold ? 1 : 0}});
+  return true;
+}
+
+void Tenants::show_limits(const TenantRecord& tenant) {
+  auto message = wire::make<wire::Limits>();
+  const std::int64_t memory = tenant.limits.memory ? tenant.limits.memory->count : 0;
+  message.memory_limit = static_cast<std::uint64_t>(memory);
+  message.core_limit = tenant.limits.core_percent;
+  message.priority = tenant.limits.priority;
+  for (const ClientId id : tenant.clients) {
+    wire::Page::FromScheduler& page = clients_.at(id).page->scheduler;
+    page.memory_limit = message.memory_limit;
+    page.core_limit = static_cast<std::uint64_t>(message.core_limit);
+    outbox_.send(id, message.header);
+  }
+}
+
+// --- shares ------------------------------------------------------------------------------------
+
+Duration wanted(const TenantRecord& tenant, Time now) {
+  return tenant.wanted + (tenant.wanting > 0 ? now - tenant.wanting_since : Duration::zero());
+}
+
+std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot) {
+  std::map<TenantId, Duration> all;
+  for (const core::ShareView& share : snapshot.shares) all[share.tenant] += share.billed;
+  return all;
+}
+
+void Tenants::sample(Time now) {
+  sample_shares(now);
+  forget_unused(now);
+}
+
+// Over some seconds, as in one of them there are few turns. Who had nothing to do in the last one,
+// or came to or left a GPU, begins afresh: what it then has is not to look like less, or more.
+void Tenants::sample_shares(Time now) {
+  const core::Snapshot snapshot = core_.snapshot();
+  std::map<TenantId, Duration> used = bills_of(snapshot);
+  std::map<TenantId, Duration> debts;
+  for (const core::ShareView& share : snapshot.shares) {
+    debts[share.tenant] = std::max(debts[share.tenant], share.debt);
+  }
+  for (auto& [id, tenant] : tenants_) {
+    tenant.debt = debts[id];
+    auto& samples = tenant.samples;
+    const ShareSample last = samples.back();
+    if (now - last.at < 500ms) continue;
+    const ShareSample next{now, used[id], wanted(tenant, now), gpus_used(tenant)};
+    const bool afresh = next.wanted == last.wanted || next.gpus != last.gpus;
+    if (afresh) samples = {last};
+    const auto more = static_cast<double>((next.used - samples.front().used).count());
+    const auto passed = static_cast<double>((now - samples.front().at).count());
+    // What a meter that lags says late belongs to the time before.
+    const double mean = 100 * more / passed / std::max(last.gpus, next.gpus);
+    tenant.share_percent = std::clamp(mean, 0.0, 100.0);
+    if (afresh) samples.clear();
+    samples.push_back(next);
+    while (samples.size() > 1 && now - samples[1].at >= kShareOver) samples.pop_front();
+  }
+}
+
+// Its limit holds on each of them.
+int Tenants::gpus_used(const TenantRecord& tenant) const {
+  std::set<GpuId> gpus;
+  for (const ClientId id : tenant.clients) gpus.insert(clients_.at(id).gpu);
+  return std::max(1, static_cast<int>(gpus.size()));
+}
+
+void Tenants::restart_share(TenantRecord& tenant, Time now) {
+  grants_.read_all_meters(now);
+  tenant.samples = {
+      {now, bills_of(core_.snapshot())[tenant.id], wanted(tenant, now), gpus_used(tenant)}};
+  tenant.share_percent.reset();  // until there is one
+}
+
+}  // namespace nvshare::daemon
