@@ -3,7 +3,7 @@
 #include "interposer/catch/current.h"
 #include "interposer/link/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 namespace {
 
 bool is_about_captures(CUresult result) {
@@ -30,7 +30,7 @@ Marker& marker_at(StreamRecord& record, uint32_t from_oldest) {
 
 // How far behind the meter's origin a marker is that is done.
 void note_elapsed(StreamRecord& record, CUevent marker) {
-  const Origin& origin = record.gate->link->origin;
+  const link::Origin& origin = record.gate->link->origin;
   const uint64_t interval = origin.interval.load(std::memory_order_acquire);
   if (interval == 0 || origin.context.load() != record.context) return;
   float milliseconds = 0;
@@ -112,8 +112,8 @@ bool leaves_it_open(CUresult result) {
 }
 
 void reserve_marker(StreamRecord& record) {
-  Relaxed relaxed;
-  const Within within(record.context);
+  catching::Relaxed relaxed;
+  const catching::Within within(record.context);
   if (within && record.ring[0].event == nullptr) make_event(record.ring[0].event);
 }
 
@@ -172,7 +172,7 @@ CUresult place(StreamRecord& record, uint64_t now) {
 }
 
 void place_or_ask(StreamRecord& record, uint64_t now) {
-  const Within within(record.context);
+  const catching::Within within(record.context);
   if (!within) {
     if (!leaves_it_open(within.result())) take_for_done(record, now);
     return;
@@ -189,4 +189,4 @@ void leave_to_markers(StreamRecord& record, uint64_t now) {
   marker_at(record, record.outstanding - 1).count = record.marked;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

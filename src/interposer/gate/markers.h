@@ -7,7 +7,7 @@
 // A stream is taken for done when a marker says so, or the stream itself, or when its context is
 // broken, so that nobody will ever say anything. That the driver has no memory for a marker says
 // nothing of what runs: the stream stays busy, and is looked at again.
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 
 // Whether, after this answer of the driver, there may be work under way all the same: it had no
 // memory, or a capture is in the way. Any other error comes of a context that is broken or gone, or
@@ -40,4 +40,4 @@ void place_or_ask(StreamRecord& record, uint64_t now);
 // a capture that nobody can end would never end. The markers from before have to tell.
 void leave_to_markers(StreamRecord& record, uint64_t now);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -8,7 +8,7 @@
 // the thread that submits, every few launches, and behind each where the GPU may run out of work;
 // and by the link's thread behind the last launch, to notice that a stream is idle. Nothing is ever
 // placed into a capture.
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 
 struct Marker {
   CUevent event = nullptr;
@@ -133,4 +133,4 @@ void forget_records_after_fork();
 void stop_looking();
 bool stopped_looking();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -5,9 +5,11 @@
 
 #include <atomic>
 
+#include "interposer/guest/ground.h"
+
 // The few things of the operating system that the guest needs, without the C++ library and without
 // what glibc moved between its libraries over the years (threads, dl). Nothing here touches errno.
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 using Word = std::atomic<uint32_t>;
 
@@ -83,4 +85,4 @@ void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // something about. Texts are told apart by where they are.
 void warn_once(const char* text);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -4,7 +4,7 @@
 
 // Memory that graphs allocate and do not free themselves. It stays when the executable graph is
 // destroyed, until somebody frees it; so it has to be known which of it is there at that moment.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 inline constexpr int kMostGraphDevices = 64;
 
@@ -48,4 +48,4 @@ void left_behind(CUgraphExec exec, Serial before);
 
 void forget_left_after_fork();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

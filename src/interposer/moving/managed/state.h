@@ -11,7 +11,7 @@
 
 // What is known of unified memory, as the files of this backend share it. An Allocation is what the
 // program asked for; it moves in Pieces.
-namespace nvshare::interposer::managed {
+namespace nvshare::interposer::moving::managed {
 
 struct Allocation;
 
@@ -66,7 +66,7 @@ inline constexpr uint64_t kLargestPiece = largest_chunk(~uint64_t{0});
 
 // One per gate.
 struct Space {
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   std::atomic<CUdevice> device{-1};  // always the same, once it is known
   Word possible{0};                  // 0: not known yet; otherwise one of kPossible, kImpossible
 
@@ -119,4 +119,4 @@ Lane* lane_of(Space& space, CUcontext context);
 // Our stream in the lane's context, which is current; null when it cannot be made. Any thread's.
 CUstream stream_of(Space& space, Lane& lane);
 
-}  // namespace nvshare::interposer::managed
+}  // namespace nvshare::interposer::moving::managed

@@ -1,7 +1,7 @@
 #include "interposer/moving/swap/backing.h"
 
 // Who may use what is mapped. The driver is told of what is there, and of the rest when it comes.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 Right* find_right(const Place& place, const CUmemLocation& location) {
@@ -145,4 +145,4 @@ CUresult swap_get_access(unsigned long long* flags, const CUmemLocation* locatio
   return CUDA_SUCCESS;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kAlignment = 512;  // the driver's own
@@ -161,7 +161,7 @@ void unlist_shared(Region& region) {
   *place = region.next;
 }
 
-CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address) {
+CUresult swap_allocate(gate::Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address) {
   const KeepErrno keep;
   if (bytes > kMost) return CUDA_ERROR_OUT_OF_MEMORY;
   Space* space = make_space(gate);
@@ -189,4 +189,4 @@ CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* addre
   return result;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

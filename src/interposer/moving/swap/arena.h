@@ -6,7 +6,7 @@
 #include "wire/messages.h"
 
 // Host memory that chunks are copied to. It comes from the scheduler, in segments.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 struct Space;
 
@@ -151,4 +151,4 @@ void arena_pin(Space& space, Slab& slab);
 // go.
 void arena_unpin(Arena& arena, CUcontext context, bool gone);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

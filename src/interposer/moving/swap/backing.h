@@ -7,7 +7,7 @@
 //
 // A Backing is what a handle stands for. It has a Region of one chunk, without addresses of its
 // own, and Places, where the program has mapped it. The region is in no context, and uses any.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 // What may be done in a place, and by whom.
 struct Right {
@@ -119,4 +119,4 @@ void collect_if_unused(Backing& backing, Backing*& gone);
 // Releases what is in it, without the mutex.
 void release_gone(Backing* gone, SwapTellFreed tell);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

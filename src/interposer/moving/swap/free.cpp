@@ -1,7 +1,7 @@
 #include "interposer/gate/records.h"
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // --- with the space's mutex held
@@ -65,11 +65,11 @@ void release_all(Space& space, Allocation* list) {
 }
 
 bool captures_going_on() {
-  return g_captures.load(std::memory_order_relaxed) != 0;
+  return gate::g_captures.load(std::memory_order_relaxed) != 0;
 }
 
 CUresult wait_for_gpu(CUcontext context) {
-  const Within within(context);
+  const catching::Within within(context);
   if (!within) return CUDA_ERROR_INVALID_CONTEXT;
   return real<FunctionId::cuCtxSynchronize>();
 }
@@ -252,4 +252,4 @@ SwapFreed swap_context_gone(CUcontext context) {
   return freed;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 
 // Where the program maps the memory that it made. What is there the driver maps and unmaps; of what
 // is away only the records change, so the checks that the driver would make are made here.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 Reserved* reserved_around(CUdeviceptr address) {
@@ -171,4 +171,4 @@ SwapHold::~SwapHold() {
   g_maps.mutex.unlock();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 
 // Out: what has changed since the host last saw it is copied there; then the memory is unmapped. At
 // every step that fails the chunk is still where it was, and what it was.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kLarge = uint64_t{32} << 20;
@@ -83,7 +83,7 @@ bool look_for_changes(Move& move, Batch& batch) {
     const Chunk& chunk = *batch.passengers[n].chunk;
     tasks[n] = {chunk.address, chunk.length};
   }
-  const Within within(batch.lane->context);
+  const catching::Within within(batch.lane->context);
   if (!within) return false;
   if (!fingerprint(batch.lane->hasher, tasks, batch.count, results)) {
     return !batch.lane->hasher.busy;
@@ -232,11 +232,11 @@ constexpr Direction kOut{next, begin, finish};
 
 }  // namespace
 
-bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
+bool swap_out(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
   const KeepErrno keep;
   Space* space = space_of(gate);
   if (space == nullptr) return true;
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   tidy(*space);
   const Lock moving(space->moves);
   Move move(*space, bytes, progress, argument);
@@ -245,4 +245,4 @@ bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument)
   return move.goes_on();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -8,7 +8,7 @@
 // change hands by a message alone: to unpin, clear and pin them again takes ten times as long as to
 // copy to them. A slab that is not ours is hidden, so that no stray write of the program gets
 // there; the GPU needs no access of the processor's.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t bit(size_t n) {
@@ -113,7 +113,7 @@ bool has_closing(const Arena& arena) {
 
 // --- a segment arrives -------------------------------------------------------------------------
 
-void swap_add_shared(Gate& gate, int descriptor, const SwapSharedSegment& about,
+void swap_add_shared(gate::Gate& gate, int descriptor, const SwapSharedSegment& about,
                      SwapTellUntaken tell_untaken, SwapTellMissing tell_missing,
                      SwapTellSlabs tell_slabs) {
   const KeepErrno keep;
@@ -197,7 +197,7 @@ void shared_is_taken(Space& space, SharedSegment& segment, bool mapped_any) {
 
 // --- slabs change hands ------------------------------------------------------------------------
 
-uint64_t swap_slabs_given(Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
+uint64_t swap_slabs_given(gate::Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   Arena& arena = space->arena;
@@ -250,7 +250,7 @@ bool pass_slabs(Space& space) {
 
 // --- slabs go ----------------------------------------------------------------------------------
 
-void swap_slabs_close(Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
+void swap_slabs_close(gate::Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
   Space* space = space_of(gate);
   if (space == nullptr) return;
   SwapSlabs closed{connection, id, slabs, 0};
@@ -271,7 +271,7 @@ bool close_slab(Space& space) {
   SwapSlabs closed;
   {
     const Lock pinning(arena.pinning);
-    Slab* slab = stopped_looking() ? nullptr : next_closing(arena);
+    Slab* slab = gate::stopped_looking() ? nullptr : next_closing(arena);
     if (slab == nullptr) return false;
     const bool gone = unpin_slab(*slab) && munmap(slab->memory, slab->bytes) == 0;
     const Lock lock(arena.mutex);
@@ -289,7 +289,7 @@ bool close_slab(Space& space) {
   return true;
 }
 
-void swap_forget_shared(Gate& gate) {
+void swap_forget_shared(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return;
   {
@@ -312,4 +312,4 @@ void swap_forget_shared(Gate& gate) {
   return_if_there_is_any(*space);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // Equal chunks, in whole granules, but for the last.
@@ -143,4 +143,4 @@ void release_leftovers(Space& space) {
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

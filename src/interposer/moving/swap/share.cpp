@@ -3,7 +3,7 @@
 #include "interposer/moving/swap/state.h"
 
 // Plain memory for other processes: pinned once, and exported chunk by chunk.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // --- with the space's mutex held
@@ -118,4 +118,4 @@ SwapPiece swap_export(CUdeviceptr base, uint64_t secret, uint32_t index) {
   return piece;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 constinit PerGate<Space> g_spaces{};
 
@@ -50,11 +50,11 @@ void enter(Chunk& chunk, Where where) {
 
 }  // namespace
 
-Space* space_of(const Gate& gate) {
+Space* space_of(const gate::Gate& gate) {
   return g_spaces.of(gate);
 }
 
-Space* make_space(Gate& gate) {
+Space* make_space(gate::Gate& gate) {
   return g_spaces.make(gate);
 }
 
@@ -114,14 +114,14 @@ void wait_until_still(Region& region) {
   while (region.moving > 0) wait_for_change(*region.space);
 }
 
-uint64_t swap_absent(Gate& gate) {
+uint64_t swap_absent(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return space->absent;
 }
 
-uint64_t swap_resident(Gate& gate) {
+uint64_t swap_resident(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
@@ -138,28 +138,28 @@ uint64_t rounding_with(const Space& space, uint64_t bytes) {
 
 }  // namespace
 
-uint64_t swap_in_pages(Gate& gate, uint64_t bytes) {
+uint64_t swap_in_pages(gate::Gate& gate, uint64_t bytes) {
   Space* space = make_space(gate);
   if (space == nullptr) return bytes;
   const Lock lock(space->mutex);
   return space->resident + space->absent + rounding_with(*space, bytes) + bytes;
 }
 
-uint64_t swap_rounding(Gate& gate, uint64_t bytes) {
+uint64_t swap_rounding(gate::Gate& gate, uint64_t bytes) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return rounding_with(*space, bytes);
 }
 
-bool swap_has_any(Gate& gate) {
+bool swap_has_any(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return false;
   const Lock lock(space->mutex);
   return space->resident + space->absent != 0;
 }
 
-SwapTimes swap_times(Gate& gate) {
+SwapTimes swap_times(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return {};
   const Lock still(space->moves);
@@ -175,4 +175,4 @@ void swap_reset_after_fork() {
   g_spaces.reset_after_fork();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

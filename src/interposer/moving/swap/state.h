@@ -15,7 +15,7 @@
 //
 // An Allocation is what the program asked for. It lies in a Region, which has the addresses: alone,
 // or, when it is small, with others. A Region's physical memory is its Chunks. Chunks move.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 struct Backing;
 struct Region;
@@ -121,7 +121,7 @@ inline constexpr size_t kMaxLanes = 64;
 
 // One per gate. Lives as long as the process.
 struct Space {
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   CUdevice device = -1;
   uint64_t granularity = 0;
   uint64_t chunk_limit = 0;  // known when the granularity is
@@ -160,9 +160,9 @@ struct Space {
 // --- space.cpp
 
 // The gate's; null when there is none yet.
-Space* space_of(const Gate& gate);
+Space* space_of(const gate::Gate& gate);
 // The gate's, made when there is none; null when there is no memory.
-Space* make_space(Gate& gate);
+Space* make_space(gate::Gate& gate);
 extern PerGate<Space> g_spaces;
 // Calls visit(space) for each, until it answers true.
 template <typename Visit>
@@ -263,4 +263,4 @@ bool make_ready(Lane& lane);
 // may not do what could wait for the GPU.
 CUresult may_wait(Lane& lane);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap
