@@ -97,6 +97,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->done = record->marked = record->submitted.load();
   record->done_at = record->last_call_at = 0;
   record->one_by_one = 0;
+  const Lock lock(record->mutex);
   record->first = record->outstanding = 0;
   record->last_placed_at = record->flight = 0;
   record->window = Window{};
@@ -434,6 +435,7 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
       return;
     }
     if (record.busy() || record.outstanding > 0) look_at(record, spacing, now);
+    const Lock hold(record.mutex);
     if (record.busy()) {
       in_flight = true;
       const uint64_t expected = record.last_placed_at + record.flight;

@@ -22,8 +22,8 @@ constexpr uint64_t kMayCross = 200'000'000;
 
 struct Self {
   Mutex mutex;
-  bool named;
-  Name name;
+  bool named GUARDED_BY(mutex);
+  Name name GUARDED_BY(mutex);
 };
 constinit Self g_self{};
 

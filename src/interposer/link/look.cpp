@@ -26,13 +26,13 @@ struct Seen {
 
 struct Looks {
   Mutex mutex;  // never held while somebody is asked
-  Seen seen[kMaxDevices];
-  uint64_t leave_alone_until;
+  Seen seen[kMaxDevices] GUARDED_BY(mutex);
+  uint64_t leave_alone_until GUARDED_BY(mutex);
 };
 constinit Looks g_looks{};
 
 // Whose place the device's view is in, or the oldest.
-Seen& place_of(const CUuuid& device) {
+Seen& place_of(const CUuuid& device) REQUIRES(g_looks.mutex) {
   Seen* oldest = &g_looks.seen[0];
   for (Seen& one : g_looks.seen) {
     if (one.at != 0 && is_same(one.device, device)) return one;

@@ -78,14 +78,14 @@ struct Books {
   Mutex trimming;
 
   Mutex mutex;  // of what follows
-  Serial last_serial;
-  Table<Record> records;
-  Table<Physical> physicals;
-  Table<Handle> handles;
-  Table<Mapping> mappings;      // by address
-  Table<Left> left;             // by address
-  Table<PoolRecord> pools;      // by handle
-  Table<uint64_t> attachments;  // of contexts, beside the first
+  Serial last_serial GUARDED_BY(mutex);
+  Table<Record> records GUARDED_BY(mutex);
+  Table<Physical> physicals GUARDED_BY(mutex);
+  Table<Handle> handles GUARDED_BY(mutex);
+  Table<Mapping> mappings GUARDED_BY(mutex);      // by address
+  Table<Left> left GUARDED_BY(mutex);             // by address
+  Table<PoolRecord> pools GUARDED_BY(mutex);      // by handle
+  Table<uint64_t> attachments GUARDED_BY(mutex);  // of contexts, beside the first
 };
 extern Books g_books;
 

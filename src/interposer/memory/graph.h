@@ -46,6 +46,6 @@ void left_freed(CUdeviceptr address);
 // The executable graph is gone: of what it counted, what is there is counted by itself from now on.
 void left_behind(CUgraphExec exec, Serial before);
 
-void forget_left_after_fork();
+void forget_left_after_fork() REQUIRES(g_books.mutex);
 
 }  // namespace nvshare::interposer::memory

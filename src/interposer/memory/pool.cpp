@@ -17,8 +17,8 @@ uint64_t number_of(CUmemoryPool pool) {
   return reinterpret_cast<uint64_t>(pool);
 }
 
-// With the books' mutex held: of the pool, or of none.
-PoolRecord known_as(CUmemoryPool pool) {
+// Of the pool, or of none.
+PoolRecord known_as(CUmemoryPool pool) REQUIRES(g_books.mutex) {
   const PoolRecord* found = g_books.pools.find(number_of(pool), kPlainTag);
   return found != nullptr ? *found : PoolRecord{{CU_MEM_LOCATION_TYPE_INVALID, 0}, false};
 }

@@ -26,21 +26,21 @@ void tell(const Freed& freed) {
 }
 
 // These need the lock.
-Freed drop_if_unused(uint64_t id, const Physical& physical) {
+Freed drop_if_unused(uint64_t id, const Physical& physical) REQUIRES(g_books.mutex) {
   if (physical.handles != 0 || physical.mappings != 0) return {};
   const Freed freed{physical.gate, physical.bytes};
   g_books.physicals.remove(id, kPlainTag);
   return freed;
 }
 
-Freed drop_handles(uint64_t id, uint64_t references) {
+Freed drop_handles(uint64_t id, uint64_t references) REQUIRES(g_books.mutex) {
   Physical* physical = g_books.physicals.find(id, kPlainTag);
   if (physical == nullptr) return {};
   physical->handles -= references;
   return drop_if_unused(id, *physical);
 }
 
-Freed drop_mapping(uint64_t id) {
+Freed drop_mapping(uint64_t id) REQUIRES(g_books.mutex) {
   Physical* physical = g_books.physicals.find(id, kPlainTag);
   if (physical == nullptr) return {};
   physical->mappings -= 1;
@@ -48,7 +48,7 @@ Freed drop_mapping(uint64_t id) {
 }
 
 // The physical that is mapped at an address; 0 when none is known.
-uint64_t physical_at(uint64_t address) {
+uint64_t physical_at(uint64_t address) REQUIRES(g_books.mutex) {
   uint64_t id = 0;
   g_books.mappings.for_each([&](uint64_t base, uint32_t, const Mapping& mapping) {
     if (address - base < mapping.bytes) id = mapping.physical;

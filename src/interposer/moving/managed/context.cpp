@@ -4,8 +4,7 @@
 namespace nvshare::interposer::moving::managed {
 namespace {
 
-// With the space's mutex held.
-Lane* find_lane(Space& space, CUcontext context) {
+Lane* find_lane(Space& space, CUcontext context) REQUIRES(space.mutex) {
   for (Lane& lane : space.lanes) {
     if (lane.context == context) return &lane;
   }
@@ -19,7 +18,7 @@ Lane* known_lane(Space& space, CUcontext context) {
 }
 
 // Takes those of the lane out of the books, but for what is being freed.
-void forget_lane(Space& space, const Lane& lane, swap::SwapFreed& freed) {
+void forget_lane(Space& space, const Lane& lane, swap::SwapFreed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
   space.allocations.for_each([&](Allocation& one) {
     if (one.lane != &lane) return;

@@ -3,8 +3,8 @@
 namespace nvshare::interposer::moving::managed {
 namespace {
 
-// The allocation that an address lies in. With the space's mutex held.
-Allocation* find(Space& space, CUdeviceptr address) {
+// The allocation that an address lies in.
+Allocation* find(Space& space, CUdeviceptr address) REQUIRES(space.mutex) {
   Allocation wanted;
   wanted.address = address;
   wanted.serial = ~uint64_t{0};
@@ -12,7 +12,7 @@ Allocation* find(Space& space, CUdeviceptr address) {
   return found != nullptr && address - found->address < found->bytes ? found : nullptr;
 }
 
-void wait_until_still(Space& space, const Allocation& allocation) {
+void wait_until_still(Space& space, const Allocation& allocation) REQUIRES(space.mutex) {
   while (allocation.moving > 0) {
     const uint32_t seen = space.finished.load();
     space.mutex.unlock();

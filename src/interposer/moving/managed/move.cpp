@@ -37,9 +37,8 @@ bool fits(const Batch& batch, const Piece& piece) {
 }
 
 // In the order in which they came: what does not fit ends the batch.
-void fill(const Move& move, Batch& batch) {
-  Space& space = move.space;
-  Piece* piece = (move.out ? space.here : space.away).first();
+void fill(const Move& move, Batch& batch) REQUIRES(move.space.mutex) {
+  Piece* piece = (move.out ? move.space.here : move.space.away).first();
   while (piece != nullptr && batch.bytes < move.left) {
     Piece* next = piece->after;
     if (may_move(move, batch, *piece)) {
@@ -47,14 +46,14 @@ void fill(const Move& move, Batch& batch) {
       batch.lane = piece->allocation->lane;
       batch.bytes += piece->bytes;
       batch.pieces[batch.count++] = piece;
-      set_where(space, *piece, move.out ? Where::kLeaving : Where::kComing);
+      set_where(move.space, *piece, move.out ? Where::kLeaving : Where::kComing);
     }
     piece = next;
   }
 }
 
 // The first `done` are where they were to go, the others where they were. Answers the bytes moved.
-uint64_t settle(const Move& move, const Batch& batch, size_t done) {
+uint64_t settle(const Move& move, const Batch& batch, size_t done) REQUIRES(move.space.mutex) {
   uint64_t moved = 0;
   for (size_t n = batch.count; n > done; --n) put_back(move.space, *batch.pieces[n - 1]);
   for (size_t n = 0; n < done; ++n) {

@@ -171,8 +171,7 @@ bool add_segment(Arena& arena, Segment& segment) {
   return !std::exchange(arena.taking, true);
 }
 
-// With the mutex held.
-void give_pieces(Arena& arena, Extent* pieces) {
+void give_pieces(Arena& arena, Extent* pieces) REQUIRES(arena.mutex) {
   while (pieces != nullptr) {
     Extent* next = pieces->next;
     arena.extents.give(arena.extent_pool, pieces);

@@ -47,7 +47,7 @@ void Holds::add(Backing& backing) {
   first_ = &backing;
 }
 
-void Holds::end(Backing*& gone) {
+void Holds::end(Backing*& gone) REQUIRES(g_maps.mutex) {
   while (Backing* one = first_) {
     first_ = one->next;
     let_go(chunk_of(*one));

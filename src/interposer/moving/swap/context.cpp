@@ -5,8 +5,7 @@ namespace nvshare::interposer::moving::swap {
 
 namespace {
 
-// With the space's mutex held.
-Lane* find_lane(Space& space, CUcontext context) {
+Lane* find_lane(Space& space, CUcontext context) REQUIRES(space.mutex) {
   for (Lane& lane : space.lanes) {
     if (lane.context == context) return &lane;
   }

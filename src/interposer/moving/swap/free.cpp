@@ -21,7 +21,7 @@ bool all_resident(const Region& region) {
 }
 
 // It is no allocation any more, and does not count.
-void forget(Space& space, Allocation& allocation, SwapFreed& freed) {
+void forget(Space& space, Allocation& allocation, SwapFreed& freed) REQUIRES(space.mutex) {
   space.allocations.remove(&allocation);
   if (!space.left) freed.bytes += allocation.bytes;
   Region& region = *allocation.region;
@@ -104,7 +104,7 @@ Allocation* take_of_lane(Allocation*& list, const Lane& lane) {
   return taken;
 }
 
-Allocation* forget_lane(Space& space, Lane& lane, SwapFreed& freed) {
+Allocation* forget_lane(Space& space, Lane& lane, SwapFreed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
   space.allocations.for_each([&](Allocation& one) {
     if (one.region->lane != &lane || one.freeing) return;

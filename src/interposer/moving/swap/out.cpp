@@ -18,7 +18,7 @@ bool may_leave(const Chunk& chunk) {
 
 // Chooses among those that are `wanted` until there is enough, the oldest first.
 template <typename Wanted>
-void choose_if(Space& space, uint64_t& left, Wanted wanted) {
+void choose_if(Space& space, uint64_t& left, Wanted wanted) REQUIRES(space.mutex) {
   for (Chunk* chunk = space.here.first(); chunk != nullptr && left > 0;) {
     Chunk* next = chunk->after;
     if (may_leave(*chunk) && wanted(*chunk)) {
@@ -30,7 +30,7 @@ void choose_if(Space& space, uint64_t& left, Wanted wanted) {
 }
 
 // What the host probably has already costs least, and large chunks less than small ones.
-void choose(Space& space, uint64_t bytes) {
+void choose(Space& space, uint64_t bytes) REQUIRES(space.mutex) {
   choose_if(space, bytes, [](const Chunk& chunk) { return chunk.copy.valid; });
   choose_if(space, bytes, [](const Chunk& chunk) { return chunk.bytes >= kLarge; });
   choose_if(space, bytes, [](const Chunk&) { return true; });

@@ -17,7 +17,8 @@ constexpr uint64_t bit(size_t n) {
 
 // --- with the arena's mutex held
 
-SharedSegment* find_shared(const Arena& arena, uint64_t connection, uint64_t id) {
+SharedSegment* find_shared(const Arena& arena, uint64_t connection, uint64_t id)
+    REQUIRES(arena.mutex) {
   for (SharedSegment* one = arena.shared; one != nullptr; one = one->next) {
     if (one->id == id && one->connection == connection && !one->forgotten) return one;
   }
@@ -32,7 +33,7 @@ uint64_t mapped_slabs(const SharedSegment& segment) {
   return mapped;
 }
 
-void begin_to_use(Arena& arena, Slab& slab) {
+void begin_to_use(Arena& arena, Slab& slab) REQUIRES(arena.mutex) {
   hide_slab(slab, false);
   arena.bytes += slab.bytes;
   arena.extents.add_range(arena.extent_pool, reinterpret_cast<uint64_t>(slab.memory), slab.bytes);
@@ -45,7 +46,7 @@ void make_private(SharedSegment& segment, size_t n) {
   segment.owned &= ~bit(n);
 }
 
-void drop_if_empty(Arena& arena, SharedSegment* segment) {
+void drop_if_empty(Arena& arena, SharedSegment* segment) REQUIRES(arena.mutex) {
   if (segment->pending != 0 || mapped_slabs(*segment) != 0) return;
   SharedSegment** at = &arena.shared;
   while (*at != segment) at = &(*at)->next;

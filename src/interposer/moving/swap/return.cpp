@@ -17,7 +17,7 @@ constexpr uint64_t kLongestRest = 50'000'000;  // what takes longer has waited f
 // --- with the arena's mutex held
 
 // There may be a little more than enough: only whole slabs go.
-bool is_too_much(const Arena& arena) {
+bool is_too_much(const Arena& arena) REQUIRES(arena.mutex) {
   if (!arena.enough_known || arena.bytes <= arena.enough) return false;
   for (const Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
     if (arena_can_spare(arena, *slab)) return true;

@@ -33,6 +33,7 @@ uint64_t& sum_of(Space& space, Where where) {
 
 void leave_list(Chunk& chunk) {
   Space& space = *chunk.region->space;
+  space.mutex.is_held();
   sum_of(space, chunk.where) -= chunk.asked;
   if (ChunkList* list = list_of(space, chunk.where)) list->remove(chunk);
   if (is_moving(chunk.where)) {
@@ -82,6 +83,7 @@ void set_where(Chunk& chunk, Where where) {
 }
 
 void put_back(Chunk& chunk) {
+  chunk.region->space->mutex.is_held();
   leave_list(chunk);
   enter(chunk, Where::kHere);
   chunk.region->space->here.prepend(chunk);
@@ -111,6 +113,7 @@ void wait_for_change(Space& space) {
 }
 
 void wait_until_still(Region& region) {
+  region.space->mutex.is_held();
   while (region.moving > 0) wait_for_change(*region.space);
 }
 
@@ -130,8 +133,7 @@ uint64_t swap_resident(gate::Gate& gate) {
 
 namespace {
 
-// With the space's mutex held.
-uint64_t rounding_with(const Space& space, uint64_t bytes) {
+uint64_t rounding_with(const Space& space, uint64_t bytes) REQUIRES(space.mutex) {
   if (is_small(bytes) || space.granularity == 0) return space.rounding;
   return space.rounding + round_up(bytes, space.granularity) - bytes;
 }
@@ -169,6 +171,7 @@ SwapTimes swap_times(gate::Gate& gate) {
 void swap_reset_after_fork() {
   forget_backings();
   visit_spaces([](Space& space) {
+    space.arena.mutex.reset_after_fork();
     arena_close_incoming(space.arena);
     return false;
   });
