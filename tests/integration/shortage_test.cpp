@@ -77,7 +77,26 @@ TEST_F(Shortage, AFullArenaAndAFullCardExchangeInLockstep) {
   EXPECT_TRUE(all_take_turns(jobs))
       << nvshare({"status"}).output << nvshare({"why", "a"}).output << scheduler.output();
   EXPECT_LE(of_scheduler("arena_used"), std::int64_t{640} << 20);
+  EXPECT_NE(nvshare({"trace", "a"}).output.find("host_memory_passed"), std::string::npos)
+      << "slabs change hands: " << nvshare({"trace", "a"}).output;
   end_well(jobs);
+}
+
+// Slabs of a job that is killed in the middle of an exchange come back, and the others go on.
+TEST_F(Shortage, AJobThatIsKilledInAnExchangeLeavesItsSlabs) {
+  set("NVSHARE_SOFTGPU_MEMORY", "512Mi");
+  set("NVSHARE_ARENA_LIMIT", "1100Mi");
+  const Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  for (const char* name : {"a", "b", "c"}) jobs.push_back(trainer(name, "440Mi", "32Mi"));
+  EXPECT_TRUE(all_take_turns(jobs)) << nvshare({"status"}).output << scheduler.output();
+  for (const pid_t pid : processes("c")) ::kill(pid, SIGKILL);
+  jobs.back().process.wait(60s);
+  jobs.pop_back();
+  EXPECT_TRUE(all_take_turns(jobs)) << nvshare({"status"}).output << scheduler.output();
+  EXPECT_LE(of_scheduler("arena_used"), std::int64_t{1100} << 20);
+  end_well(jobs);
+  EXPECT_TRUE(eventually([&] { return of_scheduler("arena_used") == 0; }, 30s));
 }
 
 TEST_F(Shortage, StatusAndWhySayWhatHostMemoryIsNeededUsedAndPossible) {
