@@ -113,7 +113,7 @@ struct Row {
   std::uint64_t recopied = 0;  // by the last
 };
 
-Row measure_swap(Gate& gate, std::uint64_t bytes, std::uint64_t* arena) {
+Row measure_swap(gate::Gate& gate, std::uint64_t bytes, std::uint64_t* arena) {
   const Pieces pieces = allocate(gate, bytes);
   Row row;
   row.bytes = pieces.bytes();
@@ -132,7 +132,7 @@ Row measure_swap(Gate& gate, std::uint64_t bytes, std::uint64_t* arena) {
   row.out_unchanged = timed_move(true, gate, row.bytes, &row.recopied);
   timed_move(false, gate, row.bytes);
   check(pieces, 200);
-  for (const CUdeviceptr address : pieces.addresses) swap_free(address);
+  for (const CUdeviceptr address : pieces.addresses) moving::swap::swap_free(address);
   return row;
 }
 
@@ -162,7 +162,7 @@ Checkpoint measure_checkpoint(pid_t child, int ready, int end) {
   Checkpoint measured;
   const double begin = seconds();
   const bool out =
-      g_driver[static_cast<unsigned>(FunctionId::cuCheckpointProcessLock)] != nullptr &&
+      catching::g_driver[static_cast<unsigned>(FunctionId::cuCheckpointProcessLock)] != nullptr &&
       real<FunctionId::cuCheckpointProcessLock>(
           child, static_cast<CUcheckpointLockArgs*>(nullptr)) == CUDA_SUCCESS &&
       real<FunctionId::cuCheckpointProcessCheckpoint>(
@@ -262,7 +262,7 @@ int run(const Options& options) {
   if (child > 0) results.checkpoint = measure_checkpoint(child, ready[0], end[1]);
   results.link = measure_link(false);
   results.of_arena = measure_link(true);
-  static Gate gate;
+  static gate::Gate gate;
   std::uint64_t arena = 0;
   for (const std::uint64_t size : options.sizes) {
     results.rows.push_back(measure_swap(gate, size, &arena));

@@ -27,15 +27,15 @@ struct Pieces {
 
   std::uint64_t bytes() const { return each * addresses.size(); }
 };
-Pieces allocate(Gate& gate, std::uint64_t bytes);
+Pieces allocate(gate::Gate& gate, std::uint64_t bytes);
 void fill(const Pieces& pieces, unsigned value);
 void check(const Pieces& pieces, unsigned value);
 
 // Host memory as the scheduler gives it. Returns when it is pinned, with the seconds that took.
-double give_arena(Gate& gate, std::uint64_t bytes);
+double give_arena(gate::Gate& gate, std::uint64_t bytes);
 
 // Seconds of moving so much, all of which must move. What of it had to be copied: `copied`.
-double timed_move(bool out, Gate& gate, std::uint64_t bytes, std::uint64_t* copied = nullptr);
+double timed_move(bool out, gate::Gate& gate, std::uint64_t bytes, std::uint64_t* copied = nullptr);
 
 // --- swap_bench_both.cpp
 
@@ -53,7 +53,7 @@ class Neighbour {
   ~Neighbour();
   Neighbour(const Neighbour&) = delete;
   Neighbour& operator=(const Neighbour&) = delete;
-  Both measure(Gate& gate, std::uint64_t* arena);
+  Both measure(gate::Gate& gate, std::uint64_t* arena);
 
  private:
   std::uint64_t bytes_;

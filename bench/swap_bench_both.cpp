@@ -26,7 +26,7 @@ double hear(int pipe) {
 // Its memory is out at first. Of every command it tells when it can begin and when it has ended.
 [[noreturn]] void serve(std::uint64_t bytes, int commands, int answers) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  static Gate gate;
+  static gate::Gate gate;
   hear(commands);
   open_driver();
   const Pieces pieces = allocate(gate, bytes);
@@ -71,7 +71,7 @@ Neighbour::~Neighbour() {
   ::waitpid(child_, nullptr, 0);
 }
 
-Both Neighbour::measure(Gate& gate, std::uint64_t* arena) {
+Both Neighbour::measure(gate::Gate& gate, std::uint64_t* arena) {
   tell(commands_, 0);
   const Pieces pieces = allocate(gate, bytes_);
   if (*arena < pieces.bytes()) give_arena(gate, pieces.bytes() - *arena);
@@ -91,7 +91,7 @@ Both Neighbour::measure(Gate& gate, std::uint64_t* arena) {
   check(pieces, 500);
   tell(commands_, 0);
   both.rate = gib_per_second(4 * pieces.bytes(), longest);
-  for (const CUdeviceptr address : pieces.addresses) swap_free(address);
+  for (const CUdeviceptr address : pieces.addresses) moving::swap::swap_free(address);
   return both;
 }
 

@@ -12,9 +12,9 @@
 
 namespace nvshare::interposer {
 
-void* g_driver[kFunctionCount] = {};
-std::atomic<int> g_captures{0};
-bool stopped_looking() {
+void* catching::g_driver[kFunctionCount] = {};
+std::atomic<int> gate::g_captures{0};
+bool gate::stopped_looking() {
   return false;
 }
 
@@ -37,7 +37,7 @@ void open_driver() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) fail(::dlerror());
   for (const Function& row : kFunctions) {
-    g_driver[static_cast<unsigned>(row.id)] = ::dlsym(library, row.symbol);
+    catching::g_driver[static_cast<unsigned>(row.id)] = ::dlsym(library, row.symbol);
   }
   CUcontext context{};
   must(real<FunctionId::cuInit>(0u), "cuInit");
@@ -52,10 +52,10 @@ double gib_per_second(std::uint64_t bytes, double took) {
 namespace {
 
 struct Sums {
-  SwapMoved all;
+  moving::swap::SwapMoved all;
 };
-bool add_up(void* argument, SwapMoved& moved) {
-  SwapMoved& all = static_cast<Sums*>(argument)->all;
+bool add_up(void* argument, moving::swap::SwapMoved& moved) {
+  moving::swap::SwapMoved& all = static_cast<Sums*>(argument)->all;
   all.out += moved.out;
   all.in += moved.in;
   all.copied += moved.copied;
@@ -63,8 +63,8 @@ bool add_up(void* argument, SwapMoved& moved) {
 }
 
 // Where the time went, in milliseconds.
-void print_times(bool out, Gate& gate, std::uint64_t bytes, double took) {
-  const SwapTimes times = swap_times(gate);
+void print_times(bool out, gate::Gate& gate, std::uint64_t bytes, double took) {
+  const moving::swap::SwapTimes times = moving::swap::swap_times(gate);
   const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
   fmt::print(stderr,
              "swap_bench: {} {:.1f} GiB took={:.2f}ms hash={:.2f} map={:.2f} unmap={:.2f} "
@@ -76,12 +76,12 @@ void print_times(bool out, Gate& gate, std::uint64_t bytes, double took) {
 
 }  // namespace
 
-Pieces allocate(Gate& gate, std::uint64_t bytes) {
+Pieces allocate(gate::Gate& gate, std::uint64_t bytes) {
   Pieces pieces;
   pieces.each = std::min(bytes, 2 * kGiB);
   pieces.addresses.resize(bytes / pieces.each);
   for (CUdeviceptr& address : pieces.addresses) {
-    must(swap_allocate(gate, pieces.each, true, &address), "swap_allocate");
+    must(moving::swap::swap_allocate(gate, pieces.each, true, &address), "swap_allocate");
   }
   return pieces;
 }
@@ -108,22 +108,23 @@ void check(const Pieces& pieces, unsigned value) {
   }
 }
 
-double give_arena(Gate& gate, std::uint64_t bytes) {
+double give_arena(gate::Gate& gate, std::uint64_t bytes) {
   const double begin = seconds();
   for (std::uint64_t given = 0; given < bytes; given += kGiB) {
     const std::uint64_t segment = std::min(kGiB, bytes - given);
     const int fd = ::memfd_create("swap_bench", MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(segment)) != 0) fail("no host memory");
-    swap_add_arena(gate, fd, segment, nullptr, nullptr);
+    moving::swap::swap_add_arena(gate, fd, segment, nullptr, nullptr);
   }
-  while (space_of(gate)->arena.pending.load() != 0) ::usleep(1000);
+  while (moving::swap::space_of(gate)->arena.pending.load() != 0) ::usleep(1000);
   return seconds() - begin;
 }
 
-double timed_move(bool out, Gate& gate, std::uint64_t bytes, std::uint64_t* copied) {
+double timed_move(bool out, gate::Gate& gate, std::uint64_t bytes, std::uint64_t* copied) {
   Sums sums;
   const double begin = seconds();
-  const bool all = out ? swap_out(gate, bytes, add_up, &sums) : swap_in(gate, bytes, add_up, &sums);
+  const bool all = out ? moving::swap::swap_out(gate, bytes, add_up, &sums)
+                       : moving::swap::swap_in(gate, bytes, add_up, &sums);
   const double took = seconds() - begin;
   if (!all || sums.all.out + sums.all.in < bytes) fail("not all of it could be moved");
   print_times(out, gate, bytes, took);

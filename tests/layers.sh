@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # layers.sh ROOT: fails when the pure layers learn of the world: src/core and src/base hold no sockets,
 # clocks, threads, logging, files or third-party formats, core links base alone, and base nothing of
-# ours. CONTRIBUTING.md says why.
+# ours. CONTRIBUTING.md says why. And when rooms of the interposer look into each other.
 set -uo pipefail
 root=${1:?usage: layers.sh ROOT}
 failed=0
@@ -34,6 +34,15 @@ complain "src/core includes another layer than base and core" \
   "$(in_sources src/core '#include *"' | grep -vE '#include *"(core|base)/')"
 complain "src/core uses file descriptors" "$(in_sources src/core '#include *"base/unique_fd\.h"')"
 complain "src/base includes another layer" "$(in_sources src/base '#include *"' | grep -vE '#include *"base/')"
+
+moving=src/interposer/moving
+complain "$moving includes another room than guest, catch and gate" \
+  "$(in_sources $moving '#include *"interposer/' | grep -vE '#include *"interposer/(guest|catch|gate|moving)/')"
+doors='moving/(swap/(swap|virtual|share)|managed/managed)\.h"'
+for room in guest catch gate link memory; do
+  complain "src/interposer/$room includes the insides of moving" \
+    "$(in_sources src/interposer/$room '#include *"interposer/moving/' | grep -vE "$doors")"
+done
 
 linked() { # what the library of a folder links, in one line
   tr '\n' ' ' <"$root/$1/CMakeLists.txt" | grep -oE "nvshare_library\(${2} [^)]*\)" | sed 's/.* LINK *//; s/ *)$//'

@@ -117,6 +117,7 @@ Result<void> Core::Impl::take(const OverheadMeasured& e, Time now, Decisions& ou
     return Error{fmt::format("overhead {} is not from 0 to the GPU's {}", to_text(e.overhead),
                              to_text(gpu->total()))};
   }
+  if (e.found.count < 0 || e.found > gpu->total()) return Error{"more was found than the GPU has"};
   gpu->overhead_measured(e);
   finish(*gpu, now, out);
   return {};

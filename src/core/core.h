@@ -47,6 +47,8 @@ class Core {
   std::optional<SleepView> sleep_of(TenantId tenant) const;
   // What clients can have on the GPU together.
   std::optional<Bytes> safe_limit(GpuId gpu) const;
+  // The same, whatever a client found in its way a moment ago: memory is promised by this.
+  std::optional<Bytes> promised_limit(GpuId gpu) const;
   // What safe_limit() would be with that measurement.
   std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const;
   // How much more memory the client could have. Only step() refuses any.

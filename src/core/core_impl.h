@@ -42,6 +42,11 @@ class Core::Impl {
     const auto it = gpus_.find(id);
     return it == gpus_.end() ? std::nullopt : std::optional(it->second.residency().safe_limit());
   }
+  std::optional<Bytes> promised_limit(GpuId id) const {
+    const auto it = gpus_.find(id);
+    if (it == gpus_.end()) return std::nullopt;
+    return it->second.residency().promised_limit();
+  }
   std::optional<Bytes> safe_limit_with(const OverheadMeasured& what) const {
     const auto it = gpus_.find(what.gpu);
     if (it == gpus_.end()) return std::nullopt;

@@ -120,6 +120,9 @@ std::optional<SleepView> Core::sleep_of(TenantId tenant) const {
 std::optional<Bytes> Core::safe_limit(GpuId gpu) const {
   return impl_->safe_limit(gpu);
 }
+std::optional<Bytes> Core::promised_limit(GpuId gpu) const {
+  return impl_->promised_limit(gpu);
+}
 std::optional<Bytes> Core::safe_limit_with(const OverheadMeasured& what) const {
   return impl_->safe_limit_with(what);
 }

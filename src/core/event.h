@@ -41,6 +41,9 @@ struct OverheadMeasured {
   // Some of it may be memory of clients that are not back yet, after the scheduler was away: no
   // more than the estimated reserve counts.
   bool at_most = false;
+  // A client found no room lately: so much must have been in its way. Less is moved in meanwhile.
+  // No memory is refused for it, because a measurement will soon say what it really was.
+  Bytes found{};
 };
 // Whether work of several clients can be on the GPU at the same time, as under MPS. Otherwise the
 // hardware lets them take turns of its own.

@@ -11,7 +11,7 @@
 
 namespace nvshare::core {
 
-// What a client says in its hello: all it has, and of that what is pinned and what is on the GPU.
+// The memory that a client names in its hello: all of it, the pinned part, and the part on the GPU.
 struct MemoryClaim {
   Bytes allocated{};
   Bytes pinned{};
@@ -23,10 +23,10 @@ struct MoveOrder {
   std::uint64_t number = 0;
   bool out = false;
   Bytes left{};
-  Bytes beyond{};  // beside `left`: bytes that are beyond the GPU
+  Bytes beyond{};  // in addition to `left`: bytes that are beyond the GPU
 };
 
-// What a client says of an order. Order 0: the client has moved memory of its own accord.
+// A client's report on an order. Order 0: the client has moved memory of its own accord.
 struct MoveReport {
   std::uint64_t order = 0;
   Bytes out{};
@@ -36,38 +36,38 @@ struct MoveReport {
   bool done = false;
 };
 
-// What a client may allocate without asking. `left` is what was left at the last look.
+// Bytes that a client may allocate without asking. `left`: the bytes left at the last look.
 struct MemoryCredit {
   bool given = false;
   Bytes left{};
 };
 
-// Everything that one client has on its GPU: the scheduler's only book of it. The account is a
-// value. Whoever changes it tells the core what changed(), grown() or found() says; afterwards the
-// core's numbers are counted(), counted_pinned() and counted_resident().
+// The scheduler's only book of the memory that one client has. The account is a value. The caller
+// that changes it tells the core what changed(), grown() or found() says. Afterwards the core's
+// numbers are counted(), counted_pinned() and counted_resident().
 //
-// allocated = counted + beyond. What is beyond is too much for the GPU: the core counts it for
-// limits alone. Which bytes are beyond nobody knows: a client says that all it was given is on the
-// GPU, and `beyond` of that does not count.
+// allocated = counted + beyond. Bytes beyond are too much for the GPU, and the core counts them for
+// limits alone. They are an amount, not certain bytes: a client reports all its memory on the GPU,
+// and `beyond` of these bytes do not count.
 //
-// A client is not believed that a part of its memory is on the GPU (doubted) while that part would
-// not fit beside the others' or is above a limit: otherwise a false hello takes the GPU from the
-// others. The core counts doubted bytes as absent. When the core has made room and orders them in,
-// they are there.
+// Bytes are doubted while they would not fit beside other clients, or are above a limit. The
+// account does not believe then that they are on the GPU, because a false hello would take the GPU
+// from the others. The core counts doubted bytes as absent. When the core orders them in, they are
+// there.
 class MemoryAccount {
  public:
   MemoryAccount() = default;
-  // Of a hello; `claim.pinned` is no more than `total`. At most `most` is counted, as far as the
-  // rest can move. Nothing is believed to be on the GPU yet.
+  // The account after a hello; `claim.pinned` is no more than `total`. At most `most` is counted,
+  // as far as the rest can move. All bytes on the GPU are doubted.
   MemoryAccount(const MemoryClaim& claim, Bytes total, Bytes most);
 
   // --- what the client has
   Bytes allocated() const { return allocated_; }
   Bytes pinned() const { return pinned_; }
-  // As far as its messages say. They come from several threads: while they cross each other this
+  // By the client's messages, which come from several threads. While messages cross each other this
   // can be more than allocated, or less than pinned.
   Bytes resident() const { return resident_; }
-  Bytes awaited() const { return awaited_; }  // of allocated: pinned memory that it waits for
+  Bytes awaited() const { return awaited_; }  // part of allocated: pinned, and not given yet
   Bytes beyond() const { return beyond_; }
   Bytes doubted() const { return doubted_; }
   bool is_doubted() const { return doubted_.count > 0 || doubted_pinned_.count > 0; }
@@ -78,8 +78,8 @@ class MemoryAccount {
   Bytes counted() const { return allocated_ - beyond_; }
   Bytes counted_pinned() const;
   Bytes counted_resident() const;
-  // `core_resident` is what the core counts as being on the GPU now. Messages cross each other:
-  // memory that the core has not heard of yet cannot be less.
+  // `core_resident`: bytes that the core counts on the GPU now. The event never says more, because
+  // messages cross each other and the core has not heard of the rest yet.
   MemoryChanged changed(ClientId client, Bytes core_resident) const;
   // With `bytes` more on the GPU, and `more_beyond` beyond it.
   MemoryChanged grown(ClientId client, Bytes bytes, Bytes more_beyond, bool movable,
@@ -87,41 +87,41 @@ class MemoryAccount {
   MemoryFound found(ClientId client, bool from_before) const;
 
   // --- more
-  // Of `bytes` that were given, `beyond` are beyond the GPU. `fits`: there is room for all now.
+  // The client was given `bytes`, `beyond` of them beyond the GPU. `fits`: all have room now.
   void grow(Bytes bytes, Bytes beyond, bool movable, bool fits);
-  // Pinned memory that is waited for, and what becomes of it. Answers how much it was.
+  // Pinned memory that the client waits for; it is given, or withdrawn. Answers how much it was.
   void await(Bytes bytes);
   Bytes give_awaited();
   Bytes withdraw_awaited();
 
-  // --- less. An error when that cannot be; nothing has changed then.
+  // --- less. An error when the client cannot have so much; nothing has changed then.
   Result<void> free(Bytes bytes, Bytes resident, Bytes pinned);
   Result<void> pin(Bytes bytes);
 
   // --- elsewhere
-  // Answers what the client is told: with what must come back and the core does not know of.
+  // Answers the bytes that the client is told to move: with bytes beyond the GPU that come back.
   Bytes order(std::uint64_t number, bool out, Bytes bytes);
-  // An error when the client was not told to do that; nothing has changed then.
+  // An error when the client had no such order; nothing has changed then.
   Result<MemoryMoved> moved(ClientId client, const MoveReport& report);
 
   // --- claims
-  // `room` more may be counted as being on the GPU. Whether that has changed anything.
+  // Up to `room` doubted bytes count as being on the GPU from now on. Whether anything changed.
   bool believe(Bytes room);
-  // The core has made room for `bytes`, by an order to bring them in: so many of them are there
-  // already, as claimed, and the client is told to bring in the rest.
+  // The core orders `bytes` in. So many of them are doubted, and therefore there already. The
+  // client is told to bring in the rest.
   Bytes there_already(Bytes bytes) const { return std::min(bytes, doubted_); }
-  // Believes that of the order, once the client has been told of all its orders.
+  // Believes these bytes of the order, once the client has been told of all its orders.
   MemoryMoved arrived(ClientId client, std::uint64_t order, Bytes bytes);
 
   // --- beyond the GPU
-  // So much less counts, as far as it can move. Answers how much that is.
+  // Counts `bytes` less, as far as they can move. Answers by how much.
   Bytes push_beyond(Bytes bytes);
   void pull_back(Bytes bytes);
 
   // --- whole pages
-  // What the client says that its memory takes on the GPU beyond what it asked for: no more than it
-  // has that can move, since only an allocation above half a page takes a page of its own. Whether
-  // that has changed.
+  // `said`: the bytes that the client's memory takes on the GPU beyond its size. At most its
+  // movable memory is believed, because only an allocation above half a page takes a page of its
+  // own. Whether the rounding has changed.
   bool set_rounding(Bytes said);
   Bytes rounding() const { return rounding_; }
 
@@ -130,11 +130,11 @@ class MemoryAccount {
   // What that can take on the GPU: what moves takes up to as much again, in whole pages.
   Bytes credit_in_pages() const { return movable_credit_.left * 2 + pinned_credit_.left; }
   Bytes credit_left() const { return movable_credit_.left + pinned_credit_.left; }
-  // What counts against limits: whatever the client does with its credit, it has no more.
+  // Bytes that count against limits: allocated, and all that the credit still allows.
   Bytes promised() const { return allocated_ + credit_left(); }
-  // `said` is what is left of the credit, in the client's word; it cannot have freed more than it
-  // had. Answers what it has allocated since the last look, which the caller lets grow(); below 0
-  // when it has freed, which has been done.
+  // `said`: the credit that is left, by the client's word. The client cannot have freed more than
+  // it had. Answers the bytes allocated since the last look, for which the caller calls grow().
+  // Below 0 the client has freed memory, and the account has followed.
   Bytes look_at_credit(bool movable, Bytes said);
 
  private:
@@ -149,8 +149,8 @@ class MemoryAccount {
   Bytes resident_{};
   Bytes awaited_{};
   Bytes beyond_{};
-  Bytes doubted_{};         // of what is on the GPU
-  Bytes doubted_pinned_{};  // of what is pinned
+  Bytes doubted_{};         // part of resident_
+  Bytes doubted_pinned_{};  // part of pinned_
   Bytes rounding_{};
   std::deque<MoveOrder> orders_;
   MemoryCredit movable_credit_;

@@ -23,12 +23,16 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config) {
 }
 
 Bytes Residency::safe_limit() const {
-  if (overhead_) return safe_limit_with(*overhead_, measured_processes_);
+  return std::min(promised_limit(), total_ - (overhead_ ? overhead_->found : kNothing));
+}
+
+Bytes Residency::promised_limit() const {
+  if (overhead_) return promised_limit_with(*overhead_, measured_processes_);
   return std::max(kNothing, total_ - estimated_overhead());
 }
 
-// What processes take for themselves that have come since is not in a measurement.
-Bytes Residency::safe_limit_with(const OverheadMeasured& what, int measured_processes) const {
+// A measurement does not contain the overhead of processes that have come since.
+Bytes Residency::promised_limit_with(const OverheadMeasured& what, int measured_processes) const {
   Bytes taken = what.overhead + config_.reserve_per_process * (processes_ - measured_processes);
   if (what.at_most) taken = std::min(taken, estimated_overhead());
   return std::max(kNothing, total_ - taken);
@@ -67,7 +71,7 @@ void Residency::set_incoming(Client& client, Bytes incoming) {
   recount(client);
 }
 
-// Of what it takes in whole pages, the part for what is there and comes in.
+// The part of the rounding for memory that is on the GPU or comes in.
 void Residency::count_rounded(Client& client) {
   const Bytes rounded = client.memory.rounding_of(client.memory.resident + client.memory.incoming -
                                                   client.memory.pinned);
@@ -89,7 +93,7 @@ void Residency::set_undone(Client& client, Bytes undone) {
   client.memory.undone = undone;
 }
 
-// Takes the client out of both orders of eviction; list() puts it back where it belongs now.
+// Takes the client out of the orders of eviction. list() puts it back where it belongs now.
 void Residency::unlist(Client& client) {
   if (!client.eviction.listed) return;
   client.eviction.listed = false;
@@ -158,24 +162,24 @@ void Residency::dequeue(Client& client) {
   stale_ = true;
 }
 
-// Waiting counts as priority: one step for each `ageing`, so the order of two clients never changes
-// while both wait, and can be kept.
+// Waiting counts as priority: one step for each `ageing`. So the order of two clients never changes
+// while both wait, and the queue can be kept sorted.
 void Residency::enqueue(Client& client, Time now, Decisions& out) {
   if (client.queue.joined) return;
   unlist(client);
   const std::int64_t head_start = client.tenant->limits.priority * config_.ageing.count();
-  // Who was let in and did not get all of its memory has not lost its place.
+  // A client that was let in and did not get all of its memory keeps its place.
   if (!std::exchange(client.queue.admitted, false)) {
     client.queue.key = now.time_since_epoch().count() - head_start;
   }
-  // It was running and its own growth stopped it: the rest of its quantum is still its own, and not
-  // longer for that it waits, or who grows again and again would keep others away for ever. Who has
-  // not run since its quantum began has no claim on being next, and a whole one before it.
+  // A client that its own growth stopped keeps the rest of its quantum. Waiting does not prolong
+  // the quantum, because a client that grows again and again would keep others away for ever. A
+  // client that has not run since its quantum began has no claim on being next.
   const bool ran = client.run.grant_seq > 0 && client.run.released_at >= client.quantum.since;
   client.quantum.kept = ran && client.memory.incoming == kNothing &&
                         client.memory.resident > kNothing && now < client.quantum.until;
-  // Of two at the same moment the one that came first: who was just moved out for another stands
-  // behind it.
+  // Of two clients at the same moment the first to come is first. So a client that was moved out
+  // for another stands behind it.
   client.queue.seq = next_queue_seq_++;
   client.queue.joined = true;
   stale_ = true;
@@ -189,7 +193,7 @@ void Residency::enqueue(Client& client, Time now, Decisions& out) {
 
 // --- what clients report -----------------------------------------------------------------------
 
-// The numbers as they are now. What was to leave or to come may have been freed instead.
+// Enters the client's numbers as they are now. Memory with an order may have been freed instead.
 void Residency::enter(Client& client, Bytes allocated, Bytes pinned, Bytes resident, Time now) {
   unlist(client);
   pinned_ += pinned - client.memory.pinned;
@@ -210,7 +214,7 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
   const bool was_complete = client.memory.complete();
   const Bytes growth = std::max(kNothing, to.allocated - client.memory.demand);
   const bool waits = to.pins && to.may_wait && growth > kNothing;
-  bool at_once = growth > kNothing && !to.may_wait;  // there is room: that was checked
+  bool at_once = growth > kNothing && !to.may_wait;  // there is room: the core has checked it
   if (waits) {
     client.memory.awaits += growth;
     pinned_ += growth;
@@ -243,16 +247,17 @@ void Residency::change(Client& client, const MemoryChanged& to, Time now, Decisi
   if (waited && client.memory.complete()) complete(client, now, out);
 }
 
-// The memory was on the GPU before anybody knew whose it is: where the overhead had been measured
-// by then, the memory is in that, and with it what the process takes for itself. A measurement from
-// before, or from while the client was connected, does not have it. So the processes' reserve
-// stays; without that bound a client that comes back would leave less overhead than contexts take.
-// The percentage stays out of the bound: on a large card it is many times what contexts take.
+// The client's memory was on the GPU before the client was known. A measurement from that time
+// counts the memory as overhead, with the context of the process. A measurement from before, or
+// from while the client was connected, does not. So the processes' reserve stays as a lower bound:
+// without it a client that comes back would leave less overhead than contexts take. The percentage
+// stays out of the bound, because on a large card it is many times what contexts take.
 void Residency::count_as_overhead_no_more(const Client& client, Bytes found) {
   const Bytes brought = found - client.memory.resident;
   if (!overhead_ || brought <= kNothing) return;
   const Bytes measured = overhead_->overhead;
   overhead_->overhead = std::max(std::min(measured, reserve_of_processes()), measured - brought);
+  overhead_->found = std::max(kNothing, overhead_->found - brought);
   const bool first = client.memory.demand == kNothing;
   measured_processes_ = std::min(measured_processes_ + (first ? 1 : 0), processes_);
   stale_ = true;
@@ -269,7 +274,8 @@ void Residency::found(Client& client, const MemoryFound& what, Time now, Decisio
     complete(client, now, out);
 }
 
-// Who has more than it may is not protected for longer than it must be to get anything done.
+// A tenant above its memory limit keeps its room for the shortest quantum, in which it can still
+// get work done.
 void Residency::limit_changed(Client& client, Time now) {
   if (!client.share->over_memory_limit()) return;
   end_quantum(client, now);
@@ -298,7 +304,7 @@ void Residency::end_quantum(Client& client, Time now) {
   stale_ = true;
 }
 
-// Quanta that were given before the first move rest on a guess; now it is known what a move takes.
+// Quanta from before the first move rest on a guess. The first move shows what a move takes.
 void Residency::replace_guessed_quanta() {
   const auto listed = evictable_;
   for (const auto& [at, seq, client] : listed) {
@@ -310,7 +316,7 @@ void Residency::replace_guessed_quanta() {
 
 void Residency::complete(Client& client, Time now, Decisions& out) {
   dequeue(client);
-  // Room that it got in a gap is its own only until the one it passed comes in.
+  // A client that filled a gap keeps its room only until the first of the queue comes in.
   const Bytes bytes =
       client.memory.moved_in > kNothing ? client.memory.moved_in : client.memory.demand;
   if (!client.quantum.kept) protect(client, bytes, now);
@@ -332,10 +338,10 @@ void Residency::update(Client& client, Time now, Decisions& out) {
   const bool stopped = client.run.phase == Phase::Off || client.run.phase == Phase::Ready;
   if (stopped && client.memory.planned > kNothing) {
     leaving_ -= client.memory.planned;
-    // It may have less to leave to than when it was told to stop.
+    // The client may have less host memory than when it was told to stop.
     const Bytes bytes = std::min(std::exchange(client.memory.planned, kNothing), leaveable(client));
     recount(client);
-    // Who it was to make room for may have left meanwhile.
+    // The client that needed the room may have left meanwhile.
     if (bytes > kNothing && (!queue_.empty() || over() > kNothing)) {
       send_out(client, bytes, {.why = Why::Rotation, .bytes = bytes}, now, out);
     }

@@ -16,19 +16,20 @@
 
 namespace nvshare::core {
 
-// How long a client is left alone once its memory is in: what moving `bytes` costs at `per_second`,
-// times the multiplier, within the bounds; or the fixed time.
+// The quantum: how long a client keeps its room once its memory is in. Either the fixed time, or
+// the time that `bytes` take at `per_second`, times the multiplier, within the bounds.
 Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config);
 
 // Decides whose memory is on one GPU. A client runs only when all it has allocated is there.
 //
-// Whoever fits comes in at once. A client that wants to run and does not fit stands in a queue, by
-// priority and age. For the first of the queue room is made by moving out what is missing and no
-// more: from those who wait behind it, from those who have been idle for longer than a move would
-// take, and from those whose quantum is over. Until that moment small clients may slip into free
-// room, but they are protected no longer than that, so they never delay it. So once first in the
-// queue a client waits at most one quantum, plus the time in which the others stop and the bytes
-// move; and, once, at most kHostPatience while the host memory that they move to is being made.
+// A client that fits comes in at once. A client that does not fit stands in a queue, by priority
+// and age. The plan makes room for the first of the queue, and no more room than it lacks. The room
+// comes from clients that wait behind it, from idle clients, and from clients whose quantum is
+// over. A client counts as idle when it had no work for longer than a move takes.
+//
+// Until that moment small clients may slip into free room. Their quantum ends at that moment, so
+// they never delay it. So the first of the queue waits at most one quantum, and the time in which
+// others stop and their bytes move. Once, it waits up to kHostPatience for host memory.
 class Residency {
  public:
   Residency(const Config& config, Bytes total, HostPool& host);
@@ -36,7 +37,10 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
+  // What clients can have on the GPU together; and what they are promised, whatever a client found
+  // in its way a moment ago.
   Bytes safe_limit() const;
+  Bytes promised_limit() const;
   Bytes free() const { return safe_limit() - resident_ - incoming_ - undone_ - rounded_; }
   Bytes resident() const { return resident_; }
   Bytes incoming() const { return incoming_; }
@@ -48,9 +52,9 @@ class Residency {
     measured_processes_ = measured_with(what);
     stale_ = true;
   }
-  // What safe_limit() would be after that.
+  // safe_limit() after set_overhead(what).
   Bytes safe_limit_with(const OverheadMeasured& what) const {
-    return safe_limit_with(what, measured_with(what));
+    return std::min(promised_limit_with(what, measured_with(what)), total_ - what.found);
   }
   void config_changed() { stale_ = true; }
   void join() {
@@ -61,78 +65,78 @@ class Residency {
   // The client has no work from now on, or may do none.
   static void idles(Client& client, Time now) { client.eviction.idle_since = now; }
 
-  // What its tenant has with that. Comes before change() and found(), because a tenant above its
-  // limit is treated otherwise.
+  // Counts the client's memory for its tenant. Comes before change() and found(), because they
+  // protect a client less when its tenant is above its memory limit.
   static void set_allocated(Client& client, Bytes allocated, Bytes beyond) {
     client.share->allocated += allocated + beyond - client.memory.allocated();
     client.memory.beyond = beyond;
   }
 
-  // Growth and shrinking that have been checked; what does not move is there `at_once`. Answers the
-  // client in `out`.
+  // Growth or shrinking that the core has checked. The answer to the client is put into `out`.
   void change(Client& client, const MemoryChanged& to, Time now, Decisions& out);
-  // What it has brought with it.
+  // Memory that the client has brought with it.
   void found(Client& client, const MemoryFound& what, Time now, Decisions& out);
-  // Progress that has been checked.
+  // Progress of orders that the core has checked.
   void moved(Client& client, const MemoryMoved& how, Time now, Decisions& out);
-  // What its memory takes in whole pages beyond what it has.
+  // Bytes that the client's memory takes in whole pages beyond its size.
   void set_rounding(Client& client, Bytes bytes);
-  // What there is, and is not yet, of the host memory that its memory may have to leave to.
+  // The host memory for the client: bytes that are being made, and bytes that are ready.
   void host_memory(Client& client, Bytes coming, std::optional<Bytes> ready);
-  // Its tenant has gone over its memory limit, or is no longer.
+  // The client's tenant has gone over its memory limit, or is no longer.
   void limit_changed(Client& client, Time now);
   // The client wants to run and its memory is not complete.
   void enqueue(Client& client, Time now, Decisions& out);
   void dequeue(Client& client);
   // Called when the client starts or stops wanting the GPU, and when it has stopped running.
   void update(Client& client, Time now, Decisions& out);
-  // Its tenant has fallen asleep, or is awake again. A client that wakes comes back into free room
-  // before it has work, when nobody waits for that room.
+  // The client's tenant has fallen asleep, or is awake again. A client that wakes comes back before
+  // it has work, into room that no other client waits for.
   void sleep_changed(Client& client, Time now);
-  // What of the client could be told to leave, now or when its host memory has been made.
+  // Bytes that could be told to leave, now or when their host memory has been made.
   Bytes could_leave(const Client& client) const;
-  // --- residency_host.cpp: host memory, as far as anybody has said how much there can be
-  // What clients have beyond what the GPU can hold.
+
+  // --- host memory (residency_host.cpp)
+  // The memory of all clients that does not fit the GPU.
   Bytes shortage() const;
-  // What of the host's memory clients need here, or use: enough for the shortage, and for chunks to
+  // Host memory that clients of this GPU need or use: enough for the shortage, and for chunks to
   // pass each other.
   Bytes host_claim() const { return std::max(host_need(Bytes{}, Bytes{}), sums_.host_used); }
   Bytes host_used() const { return sums_.host_used; }
-  // Whether there is host memory for what would have to leave if the client had `growth` more.
+  // Whether there is host memory for the shortage when the client has `growth` more.
   bool host_fits(const Client& client, Bytes growth, bool movable) const;
   // What fits before host memory is made ahead of need. A client that is alone needs none.
   Bytes easy_room() const {
     return (processes_ > 1 ? fits_easily(safe_limit()) : safe_limit()) - sums_.demand;
   }
-  // How much more the client could have that can move, as far as host memory goes.
+  // How much more movable memory the client could have, as far as host memory goes.
   Bytes host_room(const Client& client) const;
-  // What host memory would be needed then, and what there can be.
+  // Host memory that the GPU needs with so much more; and host memory that there can be.
   Bytes host_need(Bytes more_demand, Bytes more_movable) const;
   Bytes host_left() const { return host_.left_for(*this); }
-  // What the client should have of it: the places that it uses and is about to, and what is to be
+  // Host memory that the client should have: places for what is away or leaves, and places that are
   // ready ahead of need.
   HostNeed host_need_of(const Client& client) const;
-  // How much there can be has changed.
+  // The host memory that there can be has changed.
   void host_changed() { stale_ = true; }
-  // Somebody would go on if there were more.
+  // A client would go on if there were more host memory.
   bool waits_for_places() const { return waits_for_places_; }
 
-  // The client does not stop: do not count on its memory.
+  // The client does not stop, so that no plan may count on its memory.
   void give_up_on(Client& client);
 
-  // Decides what moves. Clients that must stop first are put into `stop`; each of them comes back
-  // by update() once it has.
+  // Decides what moves. Clients that must stop first are put into `stop`. Each of them comes back
+  // by update() when it has stopped.
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
-  // What the client can have at most, beside what others can never move.
+  // The most that the client can have beside the pinned memory of others.
   Bytes room_for(const Client& client) const { return unpinned() + client.memory.stuck(); }
-  // What anybody can have at most beside all that can never move.
+  // The most that a new client can have beside all pinned memory.
   Bytes unpinned() const { return safe_limit() - pinned_; }
-  // Whether the client could still have all it was promised if others had `more` that cannot move.
+  // Whether all memory of the client would fit when others have `more` that cannot move.
   bool can_fit_beside(const Client& client, Bytes more) const {
     return client.memory.demand + client.memory.rounding + stuck_beside(client) + more <=
            safe_limit();
   }
-  // Clients whose memory has become complete since the last call, or who wait for less.
+  // Clients that have become complete since the last call, or wait for less memory.
   std::vector<Client*> take_changed() { return std::exchange(changed_, {}); }
   std::optional<Time> next_wakeup() const;
   Reason explain(const Client& client, Time now) const;
@@ -142,21 +146,21 @@ class Residency {
   using EvictKey = std::tuple<Time, std::uint64_t, Client*>;
   struct Victims {
     std::vector<Client*> clients;
-    Bytes enough;  // what they can give, one after the other
-    Bytes now;     // of that, what host memory has places for at once
-    Time due{};    // when the last of them may be taken
+    Bytes enough;  // room that the clients can give, one after the other
+    Bytes now;     // the part of `enough` that host memory has places for at once
+    Time due{};    // when the last of the clients may be taken
   };
 
   static QueueKey key_of(Client& client) {
     constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
     return {client.quantum.kept ? kFirst : client.queue.key, client.queue.seq, &client};
   }
-  // What others hold and cannot or do not move.
+  // Memory of others that is pinned or stalled.
   Bytes stuck_beside(const Client& client) const {
     return pinned_ - client.memory.stuck() + stalled_ -
            (client.orders.stalled ? client.orders.stalled_bytes : Bytes{});
   }
-  // Whether others could make room for it; also when what they have no place for will not move.
+  // Whether others could make room for all of the client. can_fit(): with the host memory there is.
   bool can_ever_fit(const Client& client) const { return can_fit_beside(client, Bytes{}); }
   bool can_fit(const Client& client) const { return can_fit_beside(client, rooted_beside(client)); }
   Duration move_time(Bytes bytes) const;
@@ -175,7 +179,7 @@ class Residency {
   int measured_with(const OverheadMeasured& what) const {
     return std::clamp(what.processes.value_or(processes_), 0, processes_);
   }
-  Bytes safe_limit_with(const OverheadMeasured& what, int measured_processes) const;
+  Bytes promised_limit_with(const OverheadMeasured& what, int measured_processes) const;
   Bytes reserve_of_processes() const;
   Bytes estimated_overhead() const;
   void count_as_overhead_no_more(const Client& client, Bytes found);
@@ -183,7 +187,8 @@ class Residency {
   void measure_link(Bytes moved, Bytes spared, Duration took);
   bool needs_host(const Client& client, Bytes bytes, Time now) const;
   std::optional<Time> wait_for_host(Client& head, const Victims& victims, Bytes deficit, Time now);
-  // How much of a client can be away at once, and what it can therefore be told to send out.
+  // Bytes of a client that can be away at once; and bytes that it can therefore be told to send
+  // out.
   Bytes most_away(const Client& client) const;
   Bytes leaveable(const Client& client) const;
   void recount(Client& client);
@@ -193,7 +198,7 @@ class Residency {
   Bytes rooted_beside(const Client& client) const;
   Bytes host_places() const;
   Bytes chunk() const;
-  // What an order to send out may move more than it says: whole chunks move.
+  // An order to send out may move so much more than it says, because whole chunks move.
   Bytes rounding() const { return chunk() - Bytes{1}; }
   void note_shortfall(Client& client, Time now);
   void forget_shortfall(Client& client);
@@ -230,11 +235,11 @@ class Residency {
   Bytes total_;
   HostPool& host_;
   std::optional<OverheadMeasured> overhead_;
-  int measured_processes_ = 0;  // that were there then
+  int measured_processes_ = 0;  // clients that `overhead_` contains
   double link_bytes_ = 0;       // lately copied
-  double link_seconds_ = 0;     // that this took
-  Duration link_skipped_{};     // of the last part that was too small to count
-  Bytes link_guess_{};          // from moves that copied nothing, until then
+  double link_seconds_ = 0;     // the time that `link_bytes_` took
+  Duration link_skipped_{};     // the time of the last copy that was too small to count
+  Bytes link_guess_{};          // by moves that copied nothing, until a copy counts
   int processes_ = 0;
   Bytes resident_;
   Bytes incoming_;
@@ -246,17 +251,17 @@ class Residency {
   Counted sums_;       // of all clients
   bool stale_ = true;  // something has changed since the last plan
   std::set<QueueKey> queue_;
-  std::set<QueueKey> queued_resident_;  // of the queue, those that hold memory that could move
-  std::set<EvictKey> evictable_;        // everyone else who does
-  ClientOrder sleepers_;                // that hold memory that could move
-  ClientOrder woken_;                   // whose memory may come back before they have work
+  std::set<QueueKey> queued_resident_;  // clients of the queue with memory that could leave
+  std::set<EvictKey> evictable_;        // clients outside the queue with memory that could leave
+  ClientOrder sleepers_;                // clients asleep with memory that could leave
+  ClientOrder woken_;                   // clients that may come back before they have work
   std::uint64_t next_queue_seq_ = 1;
   std::optional<Time> rotation_at_;
-  bool waits_for_host_ = false;  // and for nothing else
+  bool waits_for_host_ = false;  // the rotation waits for host memory alone
   bool waits_for_places_ = false;
-  std::set<EvictKey> moving_;   // by when the move must be done
+  std::set<EvictKey> moving_;   // by when there must be progress
   std::set<EvictKey> resting_;  // by when an order may be tried again
-  std::set<EvictKey> short_;    // by when they may be told to send out more than they could
+  std::set<EvictKey> short_;    // by when a larger order may be tried again
   std::vector<Client*> changed_;
 };
 

@@ -1,4 +1,4 @@
-// The host memory that clients leave to: how much of it they have, and what waits for it.
+// The host memory that clients leave to: how much each has, and what waits for it.
 
 #include <algorithm>
 
@@ -10,12 +10,12 @@ namespace {
 
 constexpr Bytes kNothing{0};
 
-// Who would wait with an idle GPU for host memory that is being made may as well let others run
-// meanwhile: for as long as it should take, and not for ever.
+// The first of the queue waits for host memory that is being made, and others run meanwhile. It
+// waits for the time that making should take, and not for ever.
 constexpr Bytes kSlowestHost = mib(512);  // in a second
 constexpr Duration kHostPatience = 30s;
 
-// Who has failed for long fails a little longer: an order in vain stops a program for seconds.
+// An order in vain stops a program for seconds. So a client that fails again is asked less often.
 constexpr Duration kFirstShortfall = 100ms;
 constexpr Duration kLongestShortfall = 5min;
 
@@ -40,10 +40,10 @@ Bytes Residency::shortage() const {
   return std::max(kNothing, sums_.demand - safe_limit());
 }
 
-// Two chunks more than the shortage: one leaves while another one comes in, and an order may move a
-// chunk more than it says. With less, two clients could wait for each other's places for ever.
+// Two chunks more than the shortage: one chunk leaves while another one comes in, and an order may
+// move a chunk more than it says. With less, two clients could wait for each other for ever.
 Bytes Residency::host_need(Bytes more_demand, Bytes more_movable) const {
-  const Bytes over = sums_.demand + more_demand - safe_limit();
+  const Bytes over = sums_.demand + more_demand - promised_limit();
   if (over <= kNothing) return kNothing;
   return std::min(sums_.host_movable + more_movable, over + chunk() * 2);
 }
@@ -57,7 +57,7 @@ bool Residency::host_fits(const Client& client, Bytes growth, bool movable) cons
 Bytes Residency::host_room(const Client& client) const {
   if (!host_.most()) return kMostMemory;
   const Bytes left = host_left();
-  const Bytes fits = safe_limit() - sums_.demand;
+  const Bytes fits = promised_limit() - sums_.demand;
   if (!client.leaves_to_host() && sums_.host_movable <= left) return kMostMemory;
   const Bytes all_leave = client.leaves_to_host() ? left - sums_.host_movable : kNothing;
   return std::max({kNothing, fits, fits + left - chunk() * 2, all_leave});
@@ -73,8 +73,8 @@ HostNeed Residency::host_need_of(const Client& client) const {
   return need;
 }
 
-// Places that an order to send out can count on, beside what it may move too much. An order of one
-// byte moves one chunk.
+// Places that an order to send out can count on. The rest of a chunk is left out, because an order
+// of one byte moves one chunk.
 Bytes Residency::host_places() const {
   if (!host_.most()) return kMostMemory;
   return std::max(kNothing, host_left() - sums_.host_used - rounding());
@@ -82,7 +82,7 @@ Bytes Residency::host_places() const {
 
 // --- what can leave ----------------------------------------------------------------------------
 
-// What has come back and was not touched yet still has its place.
+// Memory that has come back and was not touched yet still has its place.
 Bytes Residency::most_away(const Client& client) const {
   Bytes most = kMostMemory;
   if (client.leaves_to_host() && !host_.most()) {
@@ -107,11 +107,11 @@ void Residency::count(Client& client, const Counted& as) {
   client.counted = as;
 }
 
-// Brings the client's part of the sums up to date, after anything about its memory has changed.
+// Brings the client's part of the sums up to date, after a change of its memory.
 void Residency::recount(Client& client) {
   Counted as{.demand = client.memory.demand + client.memory.rounding};
-  // What a client holds and has no place for will not move for anybody. (What does not move at all
-  // is counted as that.)
+  // Memory on the GPU that has no place in host memory will not move. (Stalled memory is counted in
+  // stalled_.)
   const Bytes stays = client.memory.demand - client.memory.awaits - most_away(client);
   const Bytes holds =
       std::min(client.memory.resident + client.memory.incoming, stays) - client.memory.pinned;
@@ -129,13 +129,13 @@ void Residency::recount(Client& client) {
   count(client, as);
 }
 
-// So many bytes more that never were on the GPU, or fewer.
+// Counts more bytes, or fewer, that never were on the GPU.
 void Residency::add_fresh(Client& client, Bytes bytes) {
   client.host.fresh = std::max(kNothing, client.host.fresh + bytes);
 }
 
-// What others hold and cannot leave with. When the client has all of its memory on the GPU, the
-// whole of the host's memory is there for the others.
+// Memory of others that has no place to go to. When the client has all of its memory on the GPU,
+// all host memory is there for the others.
 Bytes Residency::rooted_beside(const Client& client) const {
   const Bytes known = sums_.rooted - client.counted.rooted;
   if (!host_.most()) return known;
@@ -155,9 +155,9 @@ void Residency::host_memory(Client& client, Bytes coming, std::optional<Bytes> r
 
 // --- what could not leave ----------------------------------------------------------------------
 
-// More than has left will not leave for now, whatever the reason: it is not told to again, and who
-// would need that room does not keep others waiting for it. More host memory is a reason to try at
-// once; otherwise it is tried again after twice the time each time.
+// More than has left will not leave for now, whatever the reason. So no order asks for more, and a
+// client that needs the room does not block the queue. With more host memory an order is tried at
+// once. Otherwise it is tried again, each time after twice the time.
 void Residency::note_shortfall(Client& client, Time now) {
   const Duration before = client.host.shortfall ? client.host.shortfall->lasts : Duration::zero();
   forget_shortfall(client);
@@ -190,8 +190,8 @@ void Residency::doubt_shortfalls(Time now) {
 
 // --- what is not there yet ---------------------------------------------------------------------
 
-// Whether it runs, and would leave at the speed at which host memory is made. A moment without work
-// is not the end of its running.
+// Whether the client runs, and would leave at the speed at which host memory is made. A moment
+// without work does not end its running.
 bool Residency::needs_host(const Client& client, Bytes bytes, Time now) const {
   if (client.queue.joined || client.host.doubted || client.share->over_memory_limit()) return false;
   const bool runs =
@@ -199,9 +199,9 @@ bool Residency::needs_host(const Client& client, Bytes bytes, Time now) const {
   return runs && client.host.coming > kNothing && bytes > client.host.ready.value_or(kNothing);
 }
 
-// Until when the first in the queue waits for the host memory of those who make room for it. Once,
-// however many they are; and who has kept it waiting in vain is not believed again before all that
-// it was given is ready.
+// Until when the first in the queue waits for the host memory of the clients that make room for it.
+// It waits once, however many they are. A client whose host memory did not come is doubted until
+// all of that memory is ready.
 std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victims, Bytes deficit,
                                              Time now) {
   Bytes coming{};

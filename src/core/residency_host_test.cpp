@@ -323,5 +323,27 @@ TEST_F(NoHostMemory, AsMuchLeavesAsThereIsAPlaceFor) {
   EXPECT_EQ(away(2), mib(300));
 }
 
+// A client finds no room: what was in its way is a guess until the next measurement. Memory that
+// fits by what is known is not refused for a guess.
+TEST(HostMemoryGuess, NoMemoryIsRefusedForAGuess) {
+  TestCore t;
+  t.gpu(0);
+  t.step(HostMeasured{gib(3)});
+  for (int client : {1, 2}) {
+    t.client(client);
+    t.step(HostMemoryComing{ClientId{static_cast<std::uint64_t>(client)}, {}, Bytes{}});
+  }
+  EXPECT_TRUE(only<MemoryRefused>(t.allocate(1, gib(8))).empty());
+  const Bytes promised = *t.core.promised_limit(GpuId{0});
+  t.step(OverheadMeasured{.gpu = GpuId{0}, .overhead = gib(16) - promised, .found = gib(5)});
+  EXPECT_EQ(t.core.safe_limit(GpuId{0}), gib(11));
+  EXPECT_EQ(t.core.promised_limit(GpuId{0}), promised);
+  EXPECT_TRUE(only<MemoryRefused>(t.allocate(2, gib(8))).empty());
+  EXPECT_EQ(t.refused(OverheadMeasured{.gpu = GpuId{0}, .found = gib(17)}),
+            "more was found than the GPU has");
+  EXPECT_EQ(t.refused(OverheadMeasured{.gpu = GpuId{0}, .found = Bytes{-1}}),
+            "more was found than the GPU has");
+}
+
 }  // namespace
 }  // namespace nvshare::core

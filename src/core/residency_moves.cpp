@@ -9,8 +9,8 @@ namespace {
 
 constexpr Bytes kWorthMeasuring = mib(16);
 constexpr Bytes kFastestGuess = gib(25);  // in a second
-constexpr Duration kLinkMemory = 1s;      // of copying
-constexpr Duration kLongEnough = 1ms;     // likewise, to know anything
+constexpr Duration kLinkMemory = 1s;      // of copying, that the speed rests on
+constexpr Duration kLongEnough = 1ms;     // of copying, until the speed is known
 constexpr Duration kFirstRest = 100ms;
 constexpr Duration kLongestRest = 1s;
 constexpr Bytes kNothing{0};
@@ -46,10 +46,9 @@ void Residency::bring_in(Client& client, Bytes bytes, const Reason& why, Time no
 
 // --- what is reported --------------------------------------------------------------------------
 
-// Bytes and time are added up before they are divided: of copies that are under way at the same
-// time the first to arrive takes all of the time and the next none, and even the first may be too
-// small to count. What was not copied says nothing of the link, but while nothing is known of it,
-// more than a careful guess does.
+// Bytes and time are added up before they are divided. Of copies at the same time the first report
+// has all of the time and the next none, and the first may be too small to count. Moves without a
+// copy say nothing of the link. But until the first copy they say more than a careful guess.
 void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
   const Bytes copied = moved - std::min(spared, moved);
   const bool counts = copied >= kWorthMeasuring && copied >= spared;
@@ -58,7 +57,7 @@ void Residency::measure_link(Bytes moved, Bytes spared, Duration took) {
   if (moved < kWorthMeasuring || (!counts && took == Duration::zero())) return;
   const bool first = !link_is_known();
   if (counts) {
-    // What was before counts the less the more time is added, and as much when none is.
+    // Earlier copies count less with each second that is added.
     const double kept = seconds(kLinkMemory) / (seconds(kLinkMemory) + seconds(took));
     link_bytes_ = link_bytes_ * kept + static_cast<double>(copied.count);
     link_seconds_ = link_seconds_ * kept + seconds(took);
@@ -92,19 +91,19 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   recount(client);
   client.orders.moved_some |= out_by > kNothing || in_by > kNothing;
   set_left(client, how.out_left, how.in_left);
-  // What has been freed meanwhile is neither.
+  // Memory that the client has freed meanwhile is neither kept nor missing.
   const Bytes kept = std::min(how.kept, std::max(kNothing, not_out - client.memory.outgoing));
   const Bytes missing = std::min(how.missing, not_in - client.memory.incoming);
-  // An order of which nothing was done is not repeated at once, nor one to make room that was not
-  // obeyed: they would not be obeyed now either. That whole chunks come in leaves some of an order
-  // undone and is no failure.
+  // An order of which nothing was done is not repeated at once, because it would fail again. The
+  // same holds for an order to make room that kept some. Whole chunks come in: an order of which a
+  // part of a chunk is left has not failed.
   const bool failed = kept > kNothing || (missing > kNothing && !client.orders.moved_some);
   if (failed) rest(client, now);
   if (kept > kNothing) {
     note_shortfall(client, now);
   } else if (client.host.shortfall && out_by > kNothing && client.memory.outgoing == kNothing &&
              client.memory.absent() > client.host.shortfall->away) {
-    forget_shortfall(client);  // it has done more than it could
+    forget_shortfall(client);  // more has left than before
   }
   const bool left = missing > kNothing || client.memory.undone > kNothing;
   const bool kept_room = client.queue.admitted && client.memory.incoming > kNothing;
@@ -118,7 +117,7 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   if (in_by > kNothing && client.memory.complete()) {
     complete(client, now, out);
   } else {
-    if (client.memory.complete()) {  // it has kept what it was to send out
+    if (client.memory.complete()) {  // it kept the memory that it was to send out
       client.memory.moved_in = kNothing;
       recount(client);
       dequeue(client);
@@ -127,7 +126,7 @@ void Residency::moved(Client& client, const MemoryMoved& how, Time now, Decision
   }
 }
 
-// So much is left of its orders, and no more of it moves than there is to move.
+// Enters what is left of the orders. No more moves than there is to move.
 void Residency::set_left(Client& client, Bytes out, Bytes in) {
   client.orders.out = out;
   client.orders.in = in;
@@ -144,7 +143,7 @@ void Residency::set_left(Client& client, Bytes out, Bytes in) {
                                  client.memory.incoming + client.memory.absent()}));
 }
 
-// It was let in by several orders, each of which has left less than a chunk: one for all of that.
+// Several orders let the client in, and each left less than a chunk. One order brings all of these.
 void Residency::bring_rest(Client& client, Time now, Decisions& out) {
   const Bytes need = client.memory.absent();
   if (!client.queue.admitted || client.queue.joined || need <= kNothing) return;
@@ -178,7 +177,7 @@ void Residency::wake_the_rested(Time now) {
 
 // --- orders that are not followed --------------------------------------------------------------
 
-// Progress puts the deadline off; a move that is done needs none.
+// Progress puts the deadline off. A client without orders has none.
 void Residency::watch(Client& client, Time now) {
   unwatch(client);
   if (client.orders.stalled ||
@@ -203,8 +202,8 @@ void Residency::trust_again(Client& client) {
   recount(client);
 }
 
-// A client that was told to move memory and does not is not waited for: room is looked for
-// elsewhere, and what it holds or was promised counts as what cannot move.
+// A client that does not follow its orders is not waited for. The plan looks for room elsewhere.
+// The memory that the client holds or was promised counts as memory that cannot move.
 void Residency::look_for_stalled(Time now, Decisions& out) {
   while (!moving_.empty() && std::get<0>(*moving_.begin()) <= now) {
     Client& client = *std::get<2>(*moving_.begin());

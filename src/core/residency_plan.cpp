@@ -1,4 +1,4 @@
-// The plan: who comes in, who makes room for it, and what waits.
+// The plan: which client comes in, which clients make room for it, and why the rest waits.
 
 #include <algorithm>
 
@@ -7,14 +7,15 @@
 namespace nvshare::core {
 namespace {
 
-constexpr int kGapSearch = 8;    // how far behind the first one looks for who fits a gap
-constexpr int kRoomSearch = 64;  // among how many one looks for who may want its room back
+constexpr int kGapSearch = 8;    // clients of the queue that are tried for a gap
+constexpr int kRoomSearch = 64;  // clients whose freed room is kept, at most
 constexpr Bytes kNothing{0};
-constexpr int kWorthComingBack = 4;  // times as long as its memory takes to leave
+constexpr int kWorthComingBack = 4;  // quantum left, in times of the move out
 
 }  // namespace
 
-// What it waits for and cannot move is the client's now. Whoever asked for it will want to use it.
+// Gives the client the pinned memory that it waits for. Its idle time begins anew, because the
+// program will use the memory at once.
 void Residency::give(Client& client, Time now, Decisions& out) {
   const Bytes bytes = std::exchange(client.memory.awaits, kNothing);
   client.memory.pinned += bytes;
@@ -23,8 +24,8 @@ void Residency::give(Client& client, Time now, Decisions& out) {
   out.push_back({MemoryGiven{client.id, bytes}, {.why = Why::Fits, .bytes = bytes}});
 }
 
-// There is less room than there was when it was promised: it is refused after all, as it would be
-// now.
+// There is less room than when the pinned memory was promised. The promise is taken back, because
+// the same request would be refused now.
 void Residency::withdraw(Client& client, Time now, Decisions& out) {
   const Bytes most = std::max(kNothing, room_for(client));
   const Bytes bytes = std::exchange(client.memory.awaits, kNothing);
@@ -50,7 +51,8 @@ void Residency::admit(Client& client, Time protect_until, Why why, Time now, Dec
   if (absent > kNothing) bring_in(client, absent, {.why = why, .bytes = absent}, now, out);
 }
 
-// In the order in which they will be needed last. `head` is not among them.
+// Clients that can make room: the last of the queue first, then the others by when they may be
+// taken. `head` is not among them.
 Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) const {
   Victims found;
   Bytes places = host_places();
@@ -85,8 +87,8 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
     if (bytes <= kNothing) continue;
     deficit -= bytes + client->memory.rounding_of(bytes);
     unlist(*client);
-    // Nobody's turn has come where only the room is less: who runs comes back for the rest of its
-    // own, if that is worth the way out and back.
+    // Where only the room is less, no other client's quantum begins. So the client comes back for
+    // the rest of its own quantum, if that is worth the way out and back.
     const bool over = client->quantum.until - now < kWorthComingBack * move_time(bytes);
     if (why != Why::ReserveGrew || over) end_quantum(*client, now);
     if (client->run.phase == Phase::Off) {
@@ -101,8 +103,8 @@ void Residency::take(const Victims& victims, Bytes deficit, Why why, Time now, D
   }
 }
 
-// More processes or a measured overhead can leave less room than is in use. Who alone has more than
-// there is would never come back: it keeps what it has.
+// More processes or a measured overhead can leave less room than is in use. A client that alone has
+// more than there is keeps its memory, because it would never come back.
 void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>& stop) {
   const Bytes too_much = over();
   if (too_much <= kNothing) return;
@@ -112,8 +114,8 @@ void Residency::relieve_pressure(Time now, Decisions& out, std::vector<Client*>&
   take(victims, too_much, Why::ReserveGrew, now, out, stop);
 }
 
-// Who frees memory in its quantum may want it again at once, step after step; what had come in
-// there meanwhile would have to leave each time.
+// Room that clients have freed in their quantum. Programs may allocate it again in every step, and
+// memory that came in there meanwhile would have to leave each time.
 Bytes Residency::given_back_for_now(Time now) const {
   Bytes sum{};
   int looked_at = 0;
@@ -126,10 +128,9 @@ Bytes Residency::given_back_for_now(Time now) const {
   return sum;
 }
 
-// While the first in the queue waits for room: who fits into what is free may run until then, and
-// the rest of the free room takes in what it can of the first one's memory ahead of its turn. What
-// came in ahead goes back when somebody can run in its place: it was not touched yet, so that is
-// cheap.
+// While the first in the queue waits for room, clients that fit the free room may run until then.
+// The rest of the free room takes in memory of the first one ahead of time. That memory goes back
+// when another client can run in its place, which is cheap because it was not touched yet.
 void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
   if (leaving_ == kNothing && rotation_at_) {
     int looked_at = 0;
@@ -158,7 +159,7 @@ void Residency::fill_gaps(Client& head, Time now, Decisions& out) {
   const Bytes room = free() - given_back_for_now(now);
   const bool all = head.memory.need_in_pages() - head.memory.awaits <= room;
   const Bytes ahead = all ? absent : std::min(absent, room - head.memory.rounding_of(room));
-  // Less than a chunk does not move unless it is all that is missing.
+  // Less than a chunk moves only when it is all that is missing.
   const bool moves = ahead > kNothing && (ahead == absent || ahead >= chunk());
   if (moves && head.memory.outgoing == kNothing && !head.orders.rests_until) {
     unlist(head);
@@ -171,7 +172,7 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
   look_for_stalled(now, out);
   wake_the_rested(now);
   doubt_shortfalls(now);
-  // What was found last time still holds unless something has changed or is due.
+  // The last plan still holds unless something has changed or is due.
   if (!stale_ && (!rotation_at_ || now < *rotation_at_)) return;
   stale_ = false;
   rotation_at_.reset();
@@ -185,25 +186,26 @@ void Residency::plan(Time now, Decisions& out, std::vector<Client*>& stop) {
       withdraw(head, now, out);
     if (!head.queue.joined) continue;
     waits_for_places_ |= !can_fit(head);
-    if (!can_fit(head) || head.orders.rests_until) continue;  // says so when asked; blocks nobody
-    if (head.memory.outgoing > kNothing) break;               // still being moved out
+    if (!can_fit(head) || head.orders.rests_until)
+      continue;                                  // explain() says so; blocks no other client
+    if (head.memory.outgoing > kNothing) break;  // still being moved out
     const Bytes need = head.memory.need_in_pages();
     if (need <= free()) {
       admit(head, Time::max(), Why::Fits, now, out);
       if (head.memory.complete()) complete(head, now, out);
       continue;
     }
-    // Less than nothing is free where somebody alone has more than there is.
+    // free() is below zero where a client alone has more than there is.
     const Bytes deficit = need - free() - leaving_;
     if (deficit > kNothing) {
       const Victims victims = find_victims(&head, deficit);
       if (victims.enough < deficit) {
-        // Somebody is still stopping or moving; what they report brings us back here.
+        // A client is still stopping or moving. Its report brings about the next plan.
       } else if (victims.due <= now) {
         rotation_at_ = wait_for_host(head, victims, deficit, now);
         waits_for_host_ = rotation_at_.has_value();
-        // Where host memory is full chunks leave and come in lockstep: what comes in for the first
-        // one gives its place to the next that leaves.
+        // Where host memory is full, chunks leave and come in lockstep: each chunk that comes in
+        // for the first client gives its place to the next chunk that leaves.
         if (!rotation_at_) take(victims, deficit, Why::Rotation, now, out, stop);
         waits_for_places_ |= victims.now < deficit;
       } else {

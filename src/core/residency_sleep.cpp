@@ -1,4 +1,5 @@
-// Memory of tenants that sleep: it leaves although nobody needs the room, and comes back unasked.
+// Memory of tenants that sleep. It leaves although no client needs the room, and comes back
+// unasked.
 
 #include <algorithm>
 
@@ -11,8 +12,8 @@ constexpr Bytes kNothing{0};
 
 }  // namespace
 
-// A client that falls asleep has no claim on its room any more, and waits for none. Without that
-// others would wait until its quantum is over.
+// A client that falls asleep gives up its room and its place in the queue. Otherwise others would
+// wait until its quantum is over.
 void Residency::sleep_changed(Client& client, Time now) {
   unlist(client);
   const bool asleep = client.tenant->sleep.has_value();
@@ -38,8 +39,9 @@ void Residency::list_sleeper(Client& client) {
   stale_ = true;
 }
 
-// What a sleeper is told to send out. It waits for host memory that is being made, so that it
-// leaves at the speed of the link. Two chunks of places stay for clients that pass each other.
+// Bytes that a sleeper is told to send out. The sleeper waits for host memory that is being made,
+// so that it leaves at the speed of the link. Two chunks of places stay for clients that pass each
+// other.
 Bytes Residency::sends_out_asleep(const Client& client) const {
   const Bytes could = leaveable(client);
   if (!client.leaves_to_host() || !host_.most()) return could;
@@ -58,8 +60,8 @@ Bytes Residency::could_leave(const Client& client) const {
   return std::clamp(host_places() - chunk(), kNothing, could);
 }
 
-// Each sleeper is told to send out all that has a place on the host. What has none is ordered when
-// host memory comes, because list() then puts the client here again.
+// Each sleeper is told to send out all memory that has a place on the host. The rest is ordered
+// when host memory comes, because list() then puts the client here again.
 void Residency::send_sleepers_out(Time now, Decisions& out) {
   const ClientOrder sleepers = sleepers_;
   for (const auto& [seq, client] : sleepers) {
@@ -72,9 +74,9 @@ void Residency::send_sleepers_out(Time now, Decisions& out) {
   }
 }
 
-// One try for each client that was woken, when nobody waits for memory and all that it lacks fits:
-// so nothing is taken from anybody. A client that has work has its memory by the queue, and one
-// that holds a grant would be given memory that it cannot move now.
+// One try for each woken client, when the queue is empty and all memory that it lacks fits. So no
+// client loses anything. A client with work gets its memory by the queue. A client with a grant is
+// left out, because it cannot move memory now.
 void Residency::bring_woken_back(Time now, Decisions& out) {
   if (woken_.empty() || !queue_.empty()) return;
   const ClientOrder woken = woken_;

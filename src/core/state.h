@@ -31,8 +31,8 @@ constexpr Duration from_fixed_up(Fixed f) {
   return from_fixed(f + ((static_cast<Fixed>(1) << kFixedBits) - 1));
 }
 
-// Nanoseconds of GPU time in proportion to a limit: at 1 % a hundred for each that was used, so
-// more than 64 bits hold when that were years.
+// Nanoseconds of GPU time in proportion to a limit. At 1 % each nanosecond counts a hundred times.
+// 64 bits would overflow, because a client can run for years.
 __extension__ typedef __int128 VirtualTime;
 
 struct Tenant {
@@ -46,7 +46,7 @@ struct Tenant {
   bool idle = false;  // has clients, and none of them may run and has work
   Time idle_since{};
 
-  // Its clients get the GPU when they have work and their memory is there.
+  // The clients of the tenant get the GPU when they have work and their memory is there.
   bool may_run() const { return !paused && !sleep; }
 };
 
@@ -56,17 +56,17 @@ enum class Phase {
   Ready,     // could run now
   Running,   // holds a grant
   Stopping,  // was told to drop and has not answered yet
-  Overdue,   // has not answered in time; nobody waits for it any more, it still pays
+  Overdue,   // has not answered in time: no client waits for it any more, and it still pays
 };
 
 struct Client;
 struct Share;
 
-// Order by a sequence number first, so that pointers never decide. The number is in the node: what
-// it belongs to is not touched on the way.
+// Sequence numbers come first in these orders, so that pointers never decide. The number is in the
+// node, because a search would otherwise touch every client or share on its way.
 using ClientOrder = std::set<std::pair<std::uint64_t, Client*>>;
 using ShareOrder = std::set<std::pair<std::uint64_t, Share*>>;
-// Who could run now: by what it has had of its tenant's time, then by when it asked.
+// Clients that could run now: by what each has had of its tenant's time, then by when it asked.
 using ReadyOrder = std::set<std::tuple<VirtualTime, std::uint64_t, Client*>>;
 
 // Account of the window policies. Written by WindowEngine.
@@ -84,7 +84,7 @@ struct MeterAccount {
   Duration allowance{};   // GPU time it may use now; negative is debt
   Duration at_grant{};    // the allowance when it was last granted a turn
   Fixed mark = 0;         // the engine's refill clock when `allowance` was brought up to date
-  Fixed unkept_mark = 0;  // of what was earned on that clock and is not kept, likewise
+  Fixed unkept_mark = 0;  // the engine's unkept() when `allowance` was brought up to date
   Time idle_since{};
   bool active = false;
   bool fresh = true;  // has never been active
@@ -93,13 +93,13 @@ struct MeterAccount {
   Fixed resumes_at = 0;         // on the refill clock; valid when throttled
   Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
   Time unlimited_since{};
-  Duration at_work{};  // beyond most of its limit, lately; up to date at `at_work_at`
+  Duration at_work{};  // GPU time beyond most of its limit, lately; up to date at `at_work_at`
   Time at_work_at{};
   VirtualTime vtime = 0;
   bool runnable = false;        // stands in the run queue
-  int level = 0;                // of the run queue, in which `vtime` is counted
-  std::size_t tier = SIZE_MAX;  // likewise
-  VirtualTime least_had = 0;    // where a process stands that joins the others of the tenant
+  int level = 0;                // of the run queue; `vtime` is counted in it
+  std::size_t tier = SIZE_MAX;  // of the run queue; `vtime` is counted in it
+  VirtualTime least_had = 0;    // `had` of a client that joins the others of the tenant
 };
 
 // A tenant on one GPU: what limits are enforced on.
@@ -141,43 +141,44 @@ struct MemoryState {
   Bytes resident{};  // on the GPU now
   Bytes awaits{};    // of demand: cannot move, and is given when there is room for it
   Bytes rounding{};  // what all of it takes in whole pages beyond `demand`
-  Bytes rounded{};   // of that, for what is on the GPU or comes in
+  Bytes rounded{};   // the part of `rounding` for what is on the GPU or comes in
   Bytes incoming{};  // ordered in: its room is reserved
   Bytes outgoing{};  // told to send out, not reported yet
   Bytes planned{};   // to be sent out as soon as the client has stopped
-  Bytes undone{};    // of orders that are over; its room is kept until the last is
+  Bytes undone{};    // left undone by orders; its room is kept until the last order is over
   Bytes moved_in{};  // brought in since it was last complete, for the quantum
 
   // All that counts for limits.
   Bytes allocated() const { return demand + beyond; }
   bool complete() const { return resident == demand && outgoing.count == 0; }
   Bytes movable() const { return resident - pinned - outgoing; }
-  // What it lacks and nobody has brought on the way; and what of that an order could bring.
+  // Bytes that are not on the GPU and not ordered in; and the part that an order could bring.
   Bytes need() const { return demand - resident - incoming; }
   Bytes absent() const { return need() - awaits; }
-  // What of its memory in whole pages is still to find room.
+  // Room that is still to be found, in whole pages.
   Bytes need_in_pages() const { return need() + rounding - rounded; }
-  // What `bytes` of what can move take beyond themselves.
+  // Rounding of `bytes` that can move.
   Bytes rounding_of(Bytes bytes) const {
     const Bytes all = demand - stuck();
     if (all.count <= 0 || rounding.count == 0) return {};
     const auto part = static_cast<Fixed>(std::clamp(bytes, Bytes{}, all).count);
     return {static_cast<std::int64_t>((part * rounding.count + all.count - 1) / all.count)};
   }
-  // What can never leave the GPU, with what is promised.
+  // Bytes that can never leave the GPU, with those that are promised.
   Bytes stuck() const { return pinned + awaits; }
 };
 
 // The orders of a client that are not over. Written by Residency (residency_moves.cpp).
 struct OrderState {
-  // What is left of them. More than is incoming or outgoing when what was to move has been freed.
+  // Bytes that are left of the orders. The client may have freed some of them, so that this can be
+  // more than is incoming or outgoing.
   Bytes in{};
   Bytes out{};
   bool moved_some = false;  // since the client was last without orders
   std::optional<Time> due;  // when there must have been progress
-  bool stalled = false;     // there was none; nobody counts on the client any more
+  bool stalled = false;     // there was none; no plan counts on the client any more
   Bytes stalled_bytes{};
-  Duration rest{};                  // how long it rests when it cannot move what it was told to
+  Duration rest{};                  // the client's last rest, after an order that failed
   std::optional<Time> rests_until;  // nothing is ordered before
 };
 
@@ -195,34 +196,34 @@ struct QuantumState {
   Time until{};
   Bytes bytes{};            // what the quantum was reckoned from
   Bytes peak{};             // the most that the client had since then
-  bool kept = false;        // waits for its own growth, before all others: its quantum goes on
+  bool kept = false;        // the client waits for its own growth, before all others
   std::optional<Time> cap;  // a quantum that begins will end no later than this
 };
 
 // A client's place in the order of eviction. Written by Residency.
 struct EvictionState {
   bool listed = false;
-  bool known = false;  // was listed, the last time anybody looked
+  bool known = false;  // was listed by the last list()
   Time at{};
   Time idle_since{};
 };
 
 // A client was told to send out memory, and kept some of it.
 struct Shortfall {
-  Bytes away{};        // so much had left, and no more did
-  Bytes host_ready{};  // then
+  Bytes away{};        // bytes that had left, when no more did
+  Bytes host_ready{};  // host memory that was ready then
   Duration lasts{};
-  std::optional<Time> until;  // more is not tried before; none: that was long enough ago
+  std::optional<Time> until;  // no larger order before; none: that time is over
 };
 
 // The host memory that a client may have to leave to. Written by Residency (residency_host.cpp).
 struct HostState {
   Bytes coming{};
-  std::optional<Bytes> ready;       // none: as much as it needs
-  bool doubted = false;             // it has been waited for, and did not come
-  std::optional<Time> waits_until;  // as first in the queue it waits no longer for that of others
-  // Of what is not on the GPU: was never there, so it has no bytes to keep and needs no place in
-  // host memory. At least so much is known to be of that kind.
+  std::optional<Bytes> ready;       // none: as much as the client needs
+  bool doubted = false;             // others have waited for `coming`, and it did not come
+  std::optional<Time> waits_until;  // as first in the queue: for the host memory of others
+  // Bytes that never were on the GPU. They have no contents to keep and need no place in host
+  // memory. A lower bound: more of what is absent may be of that kind.
   Bytes fresh{};
   std::optional<Shortfall> shortfall;
 };
@@ -231,8 +232,8 @@ struct HostState {
 struct Counted {
   Bytes demand{};        // in whole pages
   Bytes rooted{};        // on the GPU and not pinned, and with no place to go to
-  Bytes host_used{};     // places in host memory: of what is away, and of what was told to leave
-  Bytes host_movable{};  // what may have to leave to host memory
+  Bytes host_used{};     // places in host memory: of bytes away, and of bytes told to leave
+  Bytes host_movable{};  // bytes that may have to leave to host memory
 };
 
 // A client's way to a grant and back. Written by ComputeEngine (compute_engine.cpp).
@@ -249,17 +250,17 @@ struct RunState {
 // What the metered policy knows of a client, beside its tenant's MeterAccount. Written by
 // MeteredEngine; the window policies do not count it.
 struct MeterState {
-  VirtualTime had = 0;         // beside other processes of its tenant
-  Time had_since{};            // from when on what it holds is counted
+  VirtualTime had = 0;         // GPU time beside other processes of its tenant
+  Time had_since{};            // when its grant began to count in `had`
   Duration turn{};             // how long a turn was when it was granted
   Duration burst{};            // GPU time it takes from one idle gap to the next, lately
   Duration burst_so_far{};     // of the present one
-  bool cut = false;            // it had used up what it was granted, or was told to stop
-  bool before_limits = false;  // has none, and was granted while somebody that has one waited
+  bool cut = false;            // its last turn was used up, or ended by a drop
+  bool before_limits = false;  // granted without a limit, while a tenant with a limit waited
   Time read_at{};              // when the meter was last read, or the grant began
   Duration unlimited_mark{};   // of the tenant's time without a limit
-  Duration reported{};         // of this grant, already billed
-  Duration charged_ahead{};    // of this grant, in the tenant's virtual time before it was reported
+  Duration reported{};         // GPU time of this grant that is billed
+  Duration charged_ahead{};    // GPU time of this grant in virtual time before a reading
   std::int64_t duty_ppm = 0;   // part of its recent time in which it occupied the GPU
   Time duty_at{};
 };
@@ -285,14 +286,14 @@ struct Client {
   RunState run;
   MeterState meter;
 
-  // What it may have used that its meter has not told yet.
+  // GPU time that the client may have used since the last reading of its meter.
   Duration unread(Time now) const { return now - std::max(run.granted_at, meter.read_at); }
   ReadyOrder::value_type ready_key() { return {meter.had, run.ready_seq, this}; }
-  // Whether what leaves goes to host memory of ours, of which there is only so much.
+  // Whether the client's memory leaves to host memory that the scheduler hands out.
   bool leaves_to_host() const { return host.ready.has_value(); }
   bool is_busy() const { return wants_work && tenant->may_run(); }
   bool waits_for_memory() const { return wants_work || memory.awaits.count > 0; }
-  // It asks for the GPU and does not have it.
+  // The client asks for the GPU and does not have it.
   bool asks() const {
     return waits_for_memory() && (run.phase == Phase::Off || run.phase == Phase::Ready);
   }

@@ -124,6 +124,7 @@ constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small number
 class Pieces final : public HostArena {
  public:
   Bytes most() const override { return gib(16); }
+  std::string_view limited_by() const override { return "arena_limit"; }
   const std::map<int, Bytes>& held() const override { return held_by; }
   void make(ClientId client, Bytes bytes) override { wanted.emplace_back(client, bytes); }
   void share(SegmentId) override {}

@@ -9,6 +9,7 @@ namespace {
 class Doctor : public World {};
 
 TEST_F(Doctor, FindsNothingWrongWhereNothingIs) {
+  set("NVSHARE_SOFTGPU_MEMORY", "2Gi");  // little beside the host memory of any machine
   const Process scheduler = start_scheduler();
   const Outcome outcome = nvshare({"doctor"});
   EXPECT_EQ(outcome.ending.code, 0) << outcome.output;
@@ -25,6 +26,18 @@ TEST_F(Doctor, StartsASchedulerWhereThereIsNone) {
   ASSERT_TRUE(answer.is_object()) << outcome.output;
   EXPECT_TRUE(answer.value("healthy", false));
   EXPECT_NE(outcome.output.find("private scheduler"), std::string::npos) << outcome.output;
+}
+
+TEST_F(Doctor, WarnsOfLittleHostMemory) {
+  set("NVSHARE_SOFTGPU_MEMORY", "1Gi");
+  set("NVSHARE_ARENA_LIMIT", "128Mi");
+  const Process scheduler = start_scheduler();
+  const Outcome outcome = nvshare({"doctor"});
+  EXPECT_EQ(outcome.ending.code, 0) << "a warning is no problem";
+  EXPECT_NE(outcome.output.find("warning 128MiB of host memory can be spared for swapping, limited "
+                                "by arena_limit: little beside the 1GiB of GPU 0"),
+            std::string::npos)
+      << outcome.output;
 }
 
 TEST_F(Doctor, NamesThoseWhoUseTheGpuOutside) {

@@ -80,6 +80,28 @@ TEST_F(Shortage, AFullArenaAndAFullCardExchangeInLockstep) {
   end_well(jobs);
 }
 
+TEST_F(Shortage, StatusAndWhySayWhatHostMemoryIsNeededUsedAndPossible) {
+  set("NVSHARE_SOFTGPU_MEMORY", "512Mi");
+  set("NVSHARE_ARENA_LIMIT", "640Mi");
+  const Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  jobs.push_back(trainer("a", "320Mi", "32Mi"));
+  ASSERT_TRUE(eventually([&] { return kernels(jobs[0]) > 0; }, 30s));
+  const std::string line = "host memory for swapping: ";
+  EXPECT_EQ(nvshare({"status"}).output.find(line), std::string::npos) << "all memory fits";
+  EXPECT_EQ(nvshare({"why", "a"}).output.find(line), std::string::npos);
+  jobs.push_back(trainer("b", "320Mi", "32Mi"));
+  ASSERT_TRUE(all_take_turns(jobs));
+  EXPECT_GT(of_scheduler("arena_needed"), std::int64_t{100} << 20);
+  for (const auto& words : {std::vector<std::string>{"status"}, {"why", "a"}}) {
+    const std::string text = nvshare(words).output;
+    EXPECT_NE(text.find("\n" + line), std::string::npos) << text;
+    EXPECT_NE(text.find(" used, 640MiB possible (limited by arena_limit)\n"), std::string::npos)
+        << text;
+  }
+  end_well(jobs);
+}
+
 TEST_F(Shortage, WhatFitsNeitherIsRefusedInOneLineWithTheNumbers) {
   set("NVSHARE_SOFTGPU_MEMORY", "512Mi");
   set("NVSHARE_ARENA_LIMIT", "128Mi");

@@ -47,9 +47,9 @@ int run_why(const Arguments& arguments, Streams streams) {
   const std::string& name = arguments.positionals()[0];
   const Asked asked = ask_scheduler("why", why_request(name), streams);
   if (!asked.json) return asked.code;
-  const auto processes = read_why(*asked.json);
-  if (!processes) return complain("why", processes.error().message, kFailed, streams);
-  streams.out << why_text(name, *processes);
+  const auto why = read_why(*asked.json);
+  if (!why) return complain("why", why.error().message, kFailed, streams);
+  streams.out << why_text(name, *why);
   return kGood;
 }
 
@@ -138,7 +138,11 @@ Command why_command() {
   spec.name = "why";
   spec.summary = "Say why a program runs or waits";
   spec.positionals = {kName};
-  spec.more = "examples:\n  nvshare why train";
+  spec.more =
+      "A last line tells what host memory is needed, used and possible for swapping, where GPU\n"
+      "memory is short.\n\n"
+      "examples:\n"
+      "  nvshare why train";
   return {spec, run_why};
 }
 

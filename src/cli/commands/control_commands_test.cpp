@@ -139,6 +139,20 @@ TEST(ControlCommands, Why) {
   EXPECT_EQ(run({"why", "a"}).out, "py (pid 7) on GPU 1: waits\n");
 }
 
+TEST(ControlCommands, WhyHasALineForHostMemoryWhereItMatters) {
+  const std::string process = R"({"pid":7,"gpu":1,"program":"py","text":"waits"})";
+  ControlServer server(
+      always(R"({"ok":true,"processes":[)" + process +
+             R"(],"host_memory":{"arena_needed":3221225472,"arena_used":1073741824,)"
+             R"("arena_limit":2147483648,"arena_limited_by":"cgroup"}})"));
+  EXPECT_EQ(run({"why", "a"}).out,
+            "py (pid 7) on GPU 1: waits\n"
+            "host memory for swapping: 3GiB needed, 1GiB used, 2GiB possible (limited by a "
+            "cgroup), 1GiB short\n");
+  ControlServer none(always(R"({"ok":true,"processes":[)" + process + R"(],"host_memory":null})"));
+  EXPECT_EQ(run({"why", "a"}).out, "py (pid 7) on GPU 1: waits\n");
+}
+
 TEST(ControlCommands, Config) {
   ControlServer server([](const std::string& request) -> std::string {
     if (request.find("scheduling") != request.npos) return R"({"ok":true})";

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/show/answers.h"
 
 namespace nvshare::cli {
 
@@ -31,6 +32,10 @@ struct Probe {
 };
 std::string write_probe(const Probe& probe);
 Result<Probe> read_probe(const std::string& line);
+
+// How much host memory can be spared for swapping, and by what it is limited: a warning where it is
+// less than half of the largest GPU.
+Finding host_memory_finding(const Status& status);
 
 // Looks at everything there is. Starts a private scheduler where there is none, as `run` does.
 std::vector<Finding> examine();

@@ -23,8 +23,8 @@ Command doctor_command() {
   spec.options = {{"json", 'j', "", "for programs: {\"healthy\", \"findings\"}"}};
   spec.more =
       "Looks at what is installed, the driver, the scheduler (a private one is started where\n"
-      "there is none), whether a program really takes part, and who uses a GPU outside\n"
-      "nvshare. The exit code is 0 when nothing is a problem, else 1.\n\n"
+      "there is none), the host memory for swapping, whether a program really takes part, and\n"
+      "who uses a GPU outside nvshare. The exit code is 0 when nothing is a problem, else 1.\n\n"
       "examples:\n"
       "  nvshare doctor\n"
       "  nvshare softgpu -- nvshare doctor";

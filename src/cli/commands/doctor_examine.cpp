@@ -128,6 +128,7 @@ class Examination {
       problem(fmt::format("the scheduler in {}", directory->path), status.error().message);
     } else {
       describe(status->scheduler, directory->path);
+      findings_.push_back(host_memory_finding(*status));
       look_at_foreign(*status);
     }
     look_at_attachment(*directory, connection->get(), control ? &*control : nullptr);

@@ -72,10 +72,15 @@ std::vector<T> list(const Json& object, const char* key, T (*read)(const Json&))
   return all;
 }
 
+ArenaInfo arena_of(const Json& json) {
+  return {bytes(json, "arena_needed"), bytes(json, "arena_used"), bytes(json, "arena_limit"),
+          text(json, "arena_limited_by")};
+}
+
 SchedulerInfo scheduler_of(const Json& json) {
-  return {text(json, "version"),        whole(json, "pid"),        time(json, "uptime"),
-          flag(json, "private", false), text(json, "policy"),      flag(json, "scheduling", true),
-          text(json, "run_directory"),  bytes(json, "arena_used"), bytes(json, "arena_limit")};
+  return {text(json, "version"),        whole(json, "pid"),   time(json, "uptime"),
+          flag(json, "private", false), text(json, "policy"), flag(json, "scheduling", true),
+          text(json, "run_directory"),  arena_of(json)};
 }
 
 GpuInfo gpu_of(const Json& json) {
@@ -180,10 +185,13 @@ bool read_changed(const std::string& json) {
   return flag(Json::parse(json, nullptr, false), "changed", true);
 }
 
-Result<std::vector<WhyProcess>> read_why(const std::string& json) {
+Result<WhyInfo> read_why(const std::string& json) {
   const auto answer = answer_with(json, "processes");
   if (!answer) return answer.error();
-  return list(*answer, "processes", why_of);
+  WhyInfo why{list(*answer, "processes", why_of), std::nullopt};
+  const Json* arena = find(*answer, "host_memory");
+  if (arena != nullptr && arena->is_object()) why.arena = arena_of(*arena);
+  return why;
 }
 
 Result<TracePart> read_trace(const std::string& json) {

@@ -11,6 +11,14 @@
 // keep their defaults, so that a scheduler of another minor version can still be read.
 namespace nvshare::cli {
 
+// Host memory for what is swapped out, of all GPUs.
+struct ArenaInfo {
+  Bytes needed;            // for what does not fit the GPUs
+  Bytes used;              // by clients now
+  Bytes limit;             // possible now
+  std::string limited_by;  // arena_limit, cgroup or machine; empty: not known
+};
+
 struct SchedulerInfo {
   std::string version;
   long pid = 0;
@@ -19,8 +27,7 @@ struct SchedulerInfo {
   std::string policy;
   bool scheduling = true;
   std::string run_directory;
-  Bytes arena_used;  // host memory for what is swapped out
-  Bytes arena_limit;
+  ArenaInfo arena;
 };
 
 struct GpuInfo {
@@ -100,6 +107,11 @@ struct WhyProcess {
   std::string text;
 };
 
+struct WhyInfo {
+  std::vector<WhyProcess> processes;
+  std::optional<ArenaInfo> arena;  // where it is a part of the answer
+};
+
 struct TracePart {
   std::vector<std::string> lines;
   long next = 0;  // where to go on
@@ -121,7 +133,7 @@ Result<Status> read_status(const std::string& json);
 Result<TenantInfo> read_tenant(const std::string& json);
 // Whether a request has changed anything; true where the answer does not say.
 bool read_changed(const std::string& json);
-Result<std::vector<WhyProcess>> read_why(const std::string& json);
+Result<WhyInfo> read_why(const std::string& json);
 Result<TracePart> read_trace(const std::string& json);
 Result<std::vector<SettingInfo>> read_settings(const std::string& json);
 

@@ -91,20 +91,22 @@ Cell state_cell(std::string state) {
   return {std::move(state), look};
 }
 
-// Nothing as long as nobody needs any.
-std::string arena_text(const SchedulerInfo& scheduler) {
-  if (scheduler.arena_used.count <= 0) return "";
-  return fmt::format(", host memory {} / {}", to_text(scheduler.arena_used),
-                     to_text(scheduler.arena_limit));
+// One line: what is needed, used and possible.
+std::string arena_line(const ArenaInfo& arena) {
+  std::string text = fmt::format("host memory for swapping: {} needed, {} used, {} possible",
+                                 to_text(arena.needed), to_text(arena.used), to_text(arena.limit));
+  if (!arena.limited_by.empty()) text += fmt::format(" (limited by {})", limiter(arena));
+  if (arena.needed > arena.limit)
+    text += fmt::format(", {} short", to_text(arena.needed - arena.limit));
+  return text + "\n";
 }
 
 std::string scheduler_line(const SchedulerInfo& scheduler) {
-  return fmt::format("nvshare-scheduler {} ({}, {}), policy {}, up {}{}{}\n",
-                     short_text(scheduler.version, kNameWidth),
-                     scheduler.is_private ? "private" : "system",
-                     short_text(scheduler.run_directory, 100),
-                     short_text(scheduler.policy, kNameWidth), long_time(scheduler.uptime),
-                     arena_text(scheduler), scheduler.scheduling ? "" : ", SCHEDULING IS OFF");
+  return fmt::format(
+      "nvshare-scheduler {} ({}, {}), policy {}, up {}{}\n",
+      short_text(scheduler.version, kNameWidth), scheduler.is_private ? "private" : "system",
+      short_text(scheduler.run_directory, 100), short_text(scheduler.policy, kNameWidth),
+      long_time(scheduler.uptime), scheduler.scheduling ? "" : ", SCHEDULING IS OFF");
 }
 
 std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
@@ -174,8 +176,10 @@ std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
 }  // namespace
 
 std::string status_text(const Status& status, bool colour) {
-  std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour) +
-                     "\n" + tenants_text(status.tenants, colour) + kept_text(status.tenants);
+  const ArenaInfo& arena = status.scheduler.arena;
+  std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour);
+  if (arena.needed.count > 0 || arena.used.count > 0) text += arena_line(arena);
+  text += "\n" + tenants_text(status.tenants, colour) + kept_text(status.tenants);
   if (!status.foreign.empty()) text += "\n" + foreign_text(status.foreign, colour);
   return text;
 }
@@ -214,14 +218,22 @@ std::string tenant_line(const TenantInfo& tenant) {
                                      : "");
 }
 
-std::string why_text(const std::string& name, const std::vector<WhyProcess>& processes) {
-  if (processes.empty()) return fmt::format("{} has no process on a GPU\n", short_text(name, 64));
+std::string limiter(const ArenaInfo& arena) {
+  if (arena.limited_by == "cgroup") return "a cgroup";
+  if (arena.limited_by == "machine") return "the machine";
+  return short_text(arena.limited_by, kNameWidth);
+}
+
+std::string why_text(const std::string& name, const WhyInfo& why) {
+  if (why.processes.empty()) {
+    return fmt::format("{} has no process on a GPU\n", short_text(name, 64));
+  }
   std::string text;
-  for (const WhyProcess& one : processes) {
+  for (const WhyProcess& one : why.processes) {
     text += fmt::format("{} (pid {}) on GPU {}: {}\n", short_text(one.program, kProgramWidth),
                         one.pid, one.gpu, short_text(one.text, 1000));
   }
-  return text;
+  return why.arena ? text + arena_line(*why.arena) : text;
 }
 
 std::string settings_text(const std::vector<SettingInfo>& settings, bool colour) {

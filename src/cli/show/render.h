@@ -14,7 +14,10 @@ std::string status_text(const Status& status, bool colour);
 std::string processes_text(const Status& status, bool colour);
 // A tenant's limits and state in one line.
 std::string tenant_line(const TenantInfo& tenant);
-std::string why_text(const std::string& name, const std::vector<WhyProcess>& processes);
+// One line for each process, and one for host memory where it is a part of the answer.
+std::string why_text(const std::string& name, const WhyInfo& why);
+// What the host memory is limited by, in words: "a cgroup".
+std::string limiter(const ArenaInfo& arena);
 std::string settings_text(const std::vector<SettingInfo>& settings, bool colour);
 
 }  // namespace nvshare::cli

@@ -10,8 +10,14 @@ namespace {
 
 Status example() {
   Status status;
-  status.scheduler = {"0.1.0", 1,      3725s, true, "metered", true, "/tmp/nvshare-1000",
-                      gib(1),  gib(64)};
+  status.scheduler = {"0.1.0",
+                      1,
+                      3725s,
+                      true,
+                      "metered",
+                      true,
+                      "/tmp/nvshare-1000",
+                      {mib(512), gib(1), gib(64), "machine"}};
   status.gpus = {
       {0, "GPU-0", "NVIDIA H200", gib(140), gib(3), 97.04, 2, 1, mib(512), mib(256), mib(64)},
       {1, "GPU-1", "NVIDIA H200", gib(140), std::nullopt, std::nullopt, 0, 0, {}, {}, {}}};
@@ -34,12 +40,13 @@ Status example() {
 
 TEST(Render, Status) {
   EXPECT_EQ(status_text(example(), false),
-            "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min, "
-            "host memory 1GiB / 64GiB\n"
+            "nvshare-scheduler 0.1.0 (private, /tmp/nvshare-1000), policy metered, up 1h02min\n"
             "\n"
             "GPU  MODEL               MEMORY  SWAPPED  MOVING   BUSY  PROCESSES  RUNNING\n"
             "  0  NVIDIA H200  3GiB / 140GiB   512MiB  320MiB  97.0%          2        1\n"
             "  1  NVIDIA H200     - / 140GiB        -       -      -          0        0\n"
+            "host memory for swapping: 512MiB needed, 1GiB used, 64GiB possible (limited by the "
+            "machine)\n"
             "\n"
             "NAME                          CORES   GETS       MEMORY  SWAPPED  PRIORITY  STATE    "
             "PROCESSES\n"
@@ -61,6 +68,25 @@ TEST(Render, StatusOfNothing) {
             "nvshare-scheduler 0.1.0 (system, ), policy , up 0s, SCHEDULING IS OFF\n"
             "\nno GPU is known yet\n\nno program runs under nvshare\n");
   EXPECT_EQ(processes_text(status, false), "no program runs under nvshare\n");
+}
+
+TEST(Render, HostMemoryIsShownWhereSomeIsNeededOrUsed) {
+  Status status;
+  const auto shown = [&](ArenaInfo arena) {
+    status.scheduler.arena = std::move(arena);
+    const std::string text = status_text(status, false);
+    const std::size_t at = text.find("host memory");
+    return at == text.npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_EQ(shown({{}, {}, gib(8), "machine"}), "");
+  EXPECT_EQ(shown({{}, gib(1), gib(8), "cgroup"}),
+            "host memory for swapping: 0B needed, 1GiB used, 8GiB possible (limited by a cgroup)");
+  EXPECT_EQ(shown({gib(1), {}, gib(8), ""}),
+            "host memory for swapping: 1GiB needed, 0B used, 8GiB possible")
+      << "of a scheduler that does not tell what it is limited by";
+  EXPECT_EQ(shown({gib(12), gib(8), gib(8), "arena_limit"}),
+            "host memory for swapping: 12GiB needed, 8GiB used, 8GiB possible (limited by "
+            "arena_limit), 4GiB short");
 }
 
 TEST(Render, Processes) {

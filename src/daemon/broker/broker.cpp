@@ -82,9 +82,8 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   if (!overhead) return;
   if (!overhead->at_most) gpu.overhead = overhead->bytes;
   const bool recent = now - gpu.overhead_found_at < kFoundCounts;
-  const Bytes least = recent ? gpu.overhead_found : Bytes{};
-  memory_.set_overhead(
-      gpu, {std::max(overhead->bytes, least), overhead->clients, overhead->at_most}, now);
+  const Bytes found = recent ? gpu.overhead_found : Bytes{};
+  memory_.set_overhead(gpu, {overhead->bytes, overhead->clients, overhead->at_most, found}, now);
 }
 
 void Broker::overlap_seen(GpuId id, bool possible, Time now) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <string_view>
 
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -15,6 +16,8 @@ class HostArena {
   virtual ~HostArena() = default;
   // How large it can be at most, as far as is known now, with what there is of it.
   virtual Bytes most() const = 0;
+  // What most() is bounded by: the setting "arena_limit", a "cgroup" or the "machine".
+  virtual std::string_view limited_by() const = 0;
   // Makes a piece for the client, and hands it to Places::ready() a little later, whole or in
   // parts; or says Places::failed().
   virtual void make(ClientId client, Bytes bytes) = 0;

@@ -45,6 +45,7 @@ void Memory::refuse(ClientRecord& client, const wire::MemoryRequest& message,
   ++tenant.refused;
   ++client.refusals.count;
   client.refusals.last = refusal.why;
+  client.refusals.for_host = refusal.for_host;
   log_.warn("memory_refused", {{"client", client.id.value},
                                {"tenant", tenant.is.name},
                                {"pid", client.pid},
@@ -109,8 +110,11 @@ void Memory::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     const auto* refused = std::get_if<core::MemoryRefused>(&decision.action);
     if (refused == nullptr || refused->client != client.id) continue;
     const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.memory.counted());
-    return refuse_it({allowed, core::to_text(decision.reason),
-                      decision.reason.why == core::Why::OwnLimitExceeded});
+    const core::Why why = decision.reason.why;
+    return refuse_it({.allowed = allowed,
+                      .why = core::to_text(decision.reason),
+                      .by_own_limit = why == core::Why::OwnLimitExceeded,
+                      .for_host = why == core::Why::NoHostMemory});
   }
   const core::ClientView view = *core_.view(client.id);
   const bool fits = !movable || bytes == beyond || view.resident == view.allocated;
@@ -241,7 +245,8 @@ void Memory::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
 
 void Memory::set_overhead(GpuRecord& gpu, const Overhead& overhead, Time now) {
   const Bytes possible = std::clamp(overhead.bytes, Bytes{0}, gpu.total);
-  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most};
+  const core::OverheadMeasured event{gpu.id, possible, overhead.clients, overhead.at_most,
+                                     overhead.found};
   const Bytes safe = core_.safe_limit_with(event).value_or(gpu.total);
   const bool newcomers = static_cast<int>(gpu.clients.size()) > overhead.clients;
   const bool may_sink = safe < core_.safe_limit(gpu.id).value_or(gpu.total);
@@ -266,7 +271,13 @@ void Memory::note_no_room(GpuRecord& gpu, Time now) {
   gpu.overhead_found = std::clamp(gpu.total - resident, least, most);
   gpu.overhead_found_at = now;
   log_.info("no_room_found", {{"gpu", gpu.id.value}, {"overhead", gpu.overhead_found.count}});
-  set_overhead(gpu, {gpu.overhead_found, static_cast<int>(gpu.clients.size())}, now);
+  // Without measurements nobody will say what it really was.
+  const bool measured = gpu.overhead || gpu.memory_used;
+  set_overhead(gpu,
+               {.bytes = measured ? gpu.total - *core_.promised_limit(gpu.id) : gpu.overhead_found,
+                .clients = static_cast<int>(gpu.clients.size()),
+                .found = gpu.overhead_found},
+               now);
 }
 
 }  // namespace nvshare::daemon

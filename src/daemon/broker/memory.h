@@ -37,6 +37,7 @@ class Memory : private Owner {
     Bytes allowed{};  // more than it has
     std::string why;
     bool by_own_limit = false;  // the client's, not its tenant's
+    bool for_host = false;      // for want of host memory
   };
   struct Arrival {
     ClientId client;

@@ -69,7 +69,8 @@ struct Moves {
 // Requests for memory that were refused.
 struct Refusals {
   std::uint64_t count = 0;
-  std::string last;  // why
+  std::string last;       // why
+  bool for_host = false;  // the last one: for want of host memory
 };
 
 struct TenantRecord {
@@ -173,6 +174,7 @@ struct Overhead {
   Bytes bytes{};
   int clients = 0;
   bool at_most = false;  // some of it may be memory of clients that are not back yet
+  Bytes found{};         // by a client that found no room lately
 };
 
 // So often a GPU is looked at from outside, and over that time.

@@ -68,6 +68,7 @@ class FakeArena final : public HostArena {
   explicit FakeArena(std::function<void(ClientId, Bytes)> hand_over)
       : hand_over_(std::move(hand_over)) {}
   Bytes most() const override { return limit; }
+  std::string_view limited_by() const override { return "arena_limit"; }
   void make(ClientId client, Bytes bytes) override {
     asked[client] += bytes;
     if (!by_hand) hand_over_(client, bytes);

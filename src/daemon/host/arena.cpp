@@ -117,7 +117,9 @@ void Arena::refresh(Bytes given, Bytes brought) {
   const Bytes before = std::exchange(could_have_, available + given - brought);
   promised_ = std::max(promised_, rule_.of(std::min(before, could_have_)));
   limit_ = std::max(promised_, rule_.of(available + given));
-  possible_ = given + host_.left();
+  const HostMemory::Left left = host_.left();
+  possible_ = given + left.bytes;
+  by_group_ = left.by_group;
 }
 
 SegmentId Arena::keep(int pid, Piece piece) {
@@ -207,7 +209,7 @@ std::vector<Arena::Piece> Arena::take() {
 
 // Others may have taken memory since it was promised. `beside`: what other threads are making.
 Result<MadeMemory> Arena::make_one(Bytes bytes, Bytes beside) const {
-  const Bytes left = host_.left();
+  const Bytes left = host_.left().bytes;
   if (left < bytes + beside) return Error{fmt::format("the machine has {} left", to_text(left))};
   return make_host_memory(mount_.get(), bytes);
 }

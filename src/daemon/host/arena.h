@@ -48,6 +48,9 @@ class Arena final : public HostArena {
   void refresh(Bytes given, Bytes brought = {});
 
   Bytes most() const override { return std::min(limit_, possible_); }
+  std::string_view limited_by() const override {
+    return limit_ < possible_ ? "arena_limit" : by_group_ ? "cgroup" : "machine";
+  }
   void make(ClientId client, Bytes bytes) override;
 
   // A piece, or why there is none.
@@ -92,7 +95,8 @@ class Arena final : public HostArena {
   Bytes limit_{};
   Bytes promised_{};    // the limit does not sink below this
   Bytes could_have_{};  // when it was last looked at: with what was made for clients
-  Bytes possible_{};
+  Bytes possible_{};    // by what the machine and the control groups have left
+  bool by_group_ = false;
   std::map<SegmentId, Kept> kept_;
   SegmentId next_segment_ = 1;
   std::map<int, Bytes> held_;          // of kept_, when it was last looked at

@@ -29,9 +29,9 @@ TEST(HostMemory, LeavesSomeForEveryoneElse) {
   const FakeMachine machine;
   const HostMemory host(machine.root);
   EXPECT_EQ(host.available(), gib(8));
-  EXPECT_LT(host.left(), gib(8) - mib(256));
-  EXPECT_GT(host.left(), gib(7));
-  EXPECT_EQ(HostMemory("/nowhere").left(), Bytes{0});
+  EXPECT_LT(host.left().bytes, gib(8) - mib(256));
+  EXPECT_GT(host.left().bytes, gib(7));
+  EXPECT_EQ(HostMemory("/nowhere").left().bytes, Bytes{0});
 }
 
 TEST(HostMemory, AControlGroupsLimitHolds) {
@@ -40,14 +40,73 @@ TEST(HostMemory, AControlGroupsLimitHolds) {
   machine.write("/sys/fs/cgroup/a/b/memory.max", "max\n");
   machine.write("/sys/fs/cgroup/a/b/memory.current", "1000\n");
   const HostMemory host(machine.root);
-  const Bytes before = host.left();
+  const Bytes before = host.left().bytes;
+  EXPECT_FALSE(host.left().by_group);
   machine.write("/sys/fs/cgroup/a/memory.max", std::to_string(gib(3).count));
   machine.write("/sys/fs/cgroup/a/memory.current", std::to_string(gib(2).count));
-  EXPECT_EQ(host.left(), gib(1) - mib(256)) << "of the group above";
+  EXPECT_EQ(host.left().bytes, gib(1) - mib(256)) << "of the group above";
+  EXPECT_TRUE(host.left().by_group);
   machine.write("/sys/fs/cgroup/a/memory.stat",
                 "anon 7\ninactive_file " + std::to_string(gib(1).count) + "\n");
-  EXPECT_EQ(host.left(), gib(2) - mib(256));
-  EXPECT_LT(host.left(), before);
+  EXPECT_EQ(host.left().bytes, gib(2) - mib(256));
+  EXPECT_LT(host.left().bytes, before);
+}
+
+// A machine with control groups of version 1.
+struct MachineOfVersion1 : FakeMachine {
+  void limit(const std::string& group, const std::string& most, Bytes used,
+             Bytes files = {}) const {
+    const std::string folder = "/sys/fs/cgroup/memory" + group;
+    write(folder + "/memory.limit_in_bytes", most + "\n");
+    write(folder + "/memory.usage_in_bytes", std::to_string(used.count) + "\n");
+    write(folder + "/memory.stat",
+          "inactive_file 7\ntotal_inactive_file " + std::to_string(files.count) + "\n");
+  }
+  void limit(const std::string& group, Bytes most, Bytes used, Bytes files = {}) const {
+    limit(group, std::to_string(most.count), used, files);
+  }
+  // As the kernel writes it.
+  static constexpr const char* kNone = "9223372036854771712";
+};
+
+TEST(HostMemory, AControlGroupsLimitOfVersion1Holds) {
+  const MachineOfVersion1 machine;
+  machine.write("/proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/a/b\n1:name=systemd:/a/b\n");
+  machine.limit("/a/b", MachineOfVersion1::kNone, gib(2));
+  machine.limit("", MachineOfVersion1::kNone, gib(3));
+  const HostMemory host(machine.root);
+  const Bytes before = host.left().bytes;
+  EXPECT_GT(before, gib(7));
+  EXPECT_FALSE(host.left().by_group);
+  machine.limit("/a", gib(3), gib(2));
+  EXPECT_EQ(host.left().bytes, gib(1) - mib(256)) << "of the group above";
+  EXPECT_TRUE(host.left().by_group);
+  machine.limit("/a", gib(3), gib(2), gib(1));
+  EXPECT_EQ(host.left().bytes, gib(2) - mib(256)) << "files can be dropped";
+  machine.limit("/a/b", gib(1), mib(512));
+  EXPECT_EQ(host.left().bytes, mib(512) - mib(256)) << "the tightest";
+  machine.limit("/x", mib(1), mib(1));
+  EXPECT_EQ(host.left().bytes, mib(512) - mib(256)) << "another controller's group";
+}
+
+TEST(HostMemory, AContainerSeesItsOwnGroupAsTheTopOne) {
+  const MachineOfVersion1 machine;
+  machine.write("/proc/self/cgroup", "5:cpuset,memory:/docker/0123\n");
+  machine.limit("", gib(2), gib(1));
+  EXPECT_EQ(HostMemory(machine.root).left().bytes, gib(1) - mib(256));
+}
+
+// Version 2 beside version 1: either can have the memory controller.
+TEST(HostMemory, GroupsOfBothVersionsAreLookedAt) {
+  const MachineOfVersion1 machine;
+  machine.write("/proc/self/cgroup", "5:memory:/a\n0::/b\n");
+  const HostMemory host(machine.root);
+  EXPECT_FALSE(host.left().by_group);
+  machine.limit("/a", gib(3), gib(1));
+  EXPECT_EQ(host.left().bytes, gib(2) - mib(256));
+  machine.write("/sys/fs/cgroup/unified/b/memory.max", std::to_string(gib(1).count));
+  machine.write("/sys/fs/cgroup/unified/b/memory.current", "0\n");
+  EXPECT_EQ(host.left().bytes, gib(1) - mib(256));
 }
 
 TEST(HostMemory, OfAPieceIsAllThereAndCannotShrink) {
@@ -123,6 +182,7 @@ TEST(Arena, MakesWhatIsAskedForInATurnOfItsOwn) {
   auto arena = Arena::start({0, gib(4)}, HostMemory(machine.root));
   ASSERT_TRUE(arena);
   EXPECT_EQ((*arena)->most(), gib(4)) << "its limit";
+  EXPECT_EQ((*arena)->limited_by(), "arena_limit");
   (*arena)->make(ClientId{7}, mib(2));
   (*arena)->make(ClientId{8}, mib(1));
   auto pieces = wait_for(**arena, 2);
@@ -198,8 +258,15 @@ TEST(Arena, IsNeverMoreThanTheMachineHas) {
   ASSERT_TRUE(arena);
   const Bytes at_first = (*arena)->most();
   EXPECT_LT(at_first, gib(8));
+  EXPECT_EQ((*arena)->limited_by(), "machine");
   (*arena)->refresh(gib(2));
   EXPECT_EQ((*arena)->most(), at_first + gib(2)) << "with what there is of it";
+  machine.write("/proc/self/cgroup", "0::/a\n");
+  machine.write("/sys/fs/cgroup/a/memory.max", std::to_string(gib(1).count));
+  machine.write("/sys/fs/cgroup/a/memory.current", "0");
+  (*arena)->refresh({});
+  EXPECT_EQ((*arena)->most(), gib(1) - mib(256));
+  EXPECT_EQ((*arena)->limited_by(), "cgroup");
   machine.write("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 1024 kB\n");
   (*arena)->make(ClientId{7}, mib(1));
   const auto pieces = wait_for(**arena, 1);

@@ -18,6 +18,13 @@ struct ArenaLimit {
   }
 };
 
+// The files in which control groups tell of their memory.
+struct GroupFiles {
+  const char* most;
+  const char* used;
+  const char* files;  // a line of memory.stat: of what is used, files that could be dropped
+};
+
 // What this machine, and the control groups that the scheduler is in, have left of host memory.
 class HostMemory {
  public:
@@ -27,11 +34,17 @@ class HostMemory {
   // What could be had without anything being swapped or ended, as the kernel reckons it.
   Bytes available() const;
   // How much of that may be taken: some stays for everyone else.
-  Bytes left() const;
+  struct Left {
+    Bytes bytes{};
+    bool by_group = false;  // a control group allows less than the machine has
+  };
+  Left left() const;
 
  private:
   std::string read(const std::string& path) const;
   std::optional<Bytes> left_in_groups() const;
+  std::optional<Bytes> left_below(const std::string& mount, std::string_view path,
+                                  const GroupFiles& names) const;
 
   std::string root_;
 };

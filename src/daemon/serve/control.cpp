@@ -194,6 +194,29 @@ struct Control::Json {
     return sum;
   }
 
+  // Host memory for swapped-out memory of all GPUs.
+  json arena() const {
+    Bytes needed{};
+    for (const core::GpuView& view : snapshot.gpus) needed += view.host_claim;
+    const HostArena* arena = broker().places().arena();
+    return {{"arena_needed", needed.count},
+            {"arena_used", broker().places().given().count},
+            {"arena_limit", arena ? arena->most().count : 0},
+            {"arena_limited_by", arena ? json(arena->limited_by()) : json(nullptr)}};
+  }
+
+  // Whether the arena is a part of the answer: the GPU's memory is short, the client waits for
+  // memory, or host memory was missing for an allocation.
+  bool arena_matters(const ClientRecord& client) const {
+    if (client.refusals.for_host) return true;
+    for (const core::GpuView& view : snapshot.gpus) {
+      if (view.id == client.gpu && view.shortage > Bytes{}) return true;
+    }
+    const auto view = broker().core().view(client.id);
+    return view && view->state == core::ClientState::Waiting &&
+           (view->resident < view->allocated || view->awaits > Bytes{});
+  }
+
   // What was billed, what NVML saw, and the difference, in percent of the GPU's time.
   json meter(GpuId id) const {
     const MeterCheck* check =
@@ -240,17 +263,15 @@ struct Control::Json {
                            {"program", control.processes_.name_of(one.pid)}});
       }
     }
-    return json{{"scheduler",
-                 {{"version", NVSHARE_VERSION},
-                  {"pid", getpid()},
-                  {"uptime", (now - control.about_.started).count()},
-                  {"private", control.about_.is_private},
-                  {"policy", core::name_of(control.settings_.core.policy)},
-                  {"scheduling", broker().scheduling()},
-                  {"run_directory", control.settings_.run_directory},
-                  {"arena_used", broker().places().given().count},
-                  {"arena_limit",
-                   broker().places().arena() ? broker().places().arena()->most().count : 0}}},
+    json scheduler{{"version", NVSHARE_VERSION},
+                   {"pid", getpid()},
+                   {"uptime", (now - control.about_.started).count()},
+                   {"private", control.about_.is_private},
+                   {"policy", core::name_of(control.settings_.core.policy)},
+                   {"scheduling", broker().scheduling()},
+                   {"run_directory", control.settings_.run_directory}};
+    scheduler.update(arena());
+    return json{{"scheduler", std::move(scheduler)},
                 {"gpus", std::move(gpus)},
                 {"tenants", std::move(tenants)},
                 {"foreign", std::move(foreign)}};
@@ -285,10 +306,11 @@ struct Control::Json {
   }
 
   static std::string refusals(const ClientRecord& client) {
-    const auto& [count, last] = client.refusals;
-    if (count == 0) return "";
-    return count == 1 ? fmt::format("; was refused memory once: {}", last)
-                      : fmt::format("; was refused memory {} times, last: {}", count, last);
+    const Refusals& all = client.refusals;
+    if (all.count == 0) return "";
+    return all.count == 1
+               ? fmt::format("; was refused memory once: {}", all.last)
+               : fmt::format("; was refused memory {} times, last: {}", all.count, all.last);
   }
 
   // That, what it was refused and, after a limit was lowered, that it has more than it may.
@@ -308,14 +330,16 @@ struct Control::Json {
     const auto found = tenant_named(request);
     if (!found) return found.error();
     json processes = json::array();
+    json host_memory;
     for (const ClientId id : (*found)->clients) {
       const ClientRecord& client = broker().clients().at(id);
+      if (arena_matters(client)) host_memory = arena();
       processes.push_back({{"pid", client.pid},
                            {"gpu", client.gpu.value},
                            {"program", client.program},
                            {"text", explained(**found, client)}});
     }
-    return json{{"processes", std::move(processes)}};
+    return json{{"processes", std::move(processes)}, {"host_memory", std::move(host_memory)}};
   }
 
   Result<json> trace(const json& request) const {

@@ -99,6 +99,9 @@ TEST_F(ControlTest, StatusShowsWhereMemoryIs) {
   EXPECT_EQ(status["gpus"][0]["moves"]["in"], gib(1).count);
   EXPECT_EQ(status["scheduler"]["arena_used"], gib(2).count);
   EXPECT_EQ(status["scheduler"]["arena_limit"], gib(1024).count);
+  EXPECT_EQ(status["scheduler"]["arena_limited_by"], "arena_limit");
+  EXPECT_EQ(status["scheduler"]["arena_needed"], status["gpus"][0]["arena_needed"]);
+  EXPECT_GT(status["scheduler"]["arena_needed"], 0);
   const json why = ask({{"op", "why"}, {"name", "other"}});
   EXPECT_NE(why["processes"][0]["text"].get<std::string>().find("of GPU memory"),
             std::string::npos);
@@ -175,6 +178,28 @@ TEST_F(ControlTest, WhySaysWhy) {
   EXPECT_FALSE(why["processes"][0]["text"].get<std::string>().empty());
   EXPECT_EQ(refused({{"op", "why"}, {"name", "trian"}}),
             "there is no tenant 'trian'; did you mean 'train'?");
+}
+
+TEST_F(ControlTest, WhyTellsOfHostMemoryWhereItMatters) {
+  const auto host_memory = [&](const char* name) {
+    return ask({{"op", "why"}, {"name", name}})["host_memory"];
+  };
+  t.arena.limit = gib(4);
+  ASSERT_EQ(t.ask_movable(client, gib(8)), TestBroker::Told::Available);
+  EXPECT_TRUE(host_memory("train").is_null()) << "all memory fits";
+  const ClientId other = t.join(t.tenant("other"));
+  ASSERT_EQ(t.ask_movable(other, gib(13)), TestBroker::Told::Refused);
+  const json refused = host_memory("other");
+  ASSERT_TRUE(refused.is_object()) << "host memory was missing";
+  EXPECT_EQ(refused["arena_limit"], gib(4).count);
+  EXPECT_EQ(refused["arena_needed"], 0);
+  EXPECT_EQ(refused["arena_limited_by"], "arena_limit");
+  EXPECT_TRUE(host_memory("train").is_null());
+  ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
+  const json shortage = host_memory("train");
+  ASSERT_TRUE(shortage.is_object()) << "the GPU is short of memory";
+  EXPECT_GT(shortage["arena_needed"], 0);
+  EXPECT_GT(shortage["arena_used"], 0);
 }
 
 // Was told to move out while it has work, for one that does not fit beside it.

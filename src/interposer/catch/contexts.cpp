@@ -7,50 +7,51 @@
 #include "interposer/memory/memory.h"
 #include "interposer/moving/managed/managed.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 namespace {
 
 // `call` has the driver make a context on the device.
 template <typename Call>
 CUresult make(const CUcontext* context, CUdevice device, const Call& call) {
-  const CUresult result = with_room(device, call);
+  const CUresult result = memory::with_room(device, call);
   if (result != CUDA_SUCCESS) return result;
   const KeepErrno keep;
-  Gate* gate = gate_of_device(device);
+  gate::Gate* gate = link::gate_of_device(device);
   if (gate == nullptr) return result;
-  note_context(*gate, *context);
-  if (memory_backend(*gate) == wire::Backend::Swap) swap_context_made(*gate, *context);
+  gate::note_context(*gate, *context);
+  if (link::memory_backend(*gate) == wire::Backend::Swap)
+    moving::swap::swap_context_made(*gate, *context);
   return result;
 }
 
 // Nobody of us touches a context while the driver ends it (or, not `leaving`, has refused to).
 void about_to_end(CUcontext context, bool leaving) {
-  set_leaving(context, leaving);
-  swap_context_leaving(context, leaving);
-  managed_context_leaving(context, leaving);
+  gate::set_leaving(context, leaving);
+  moving::swap::swap_context_leaving(context, leaving);
+  moving::managed::managed_context_leaving(context, leaving);
 }
 
 template <FunctionId id>
 CUresult destroy(CUcontext context) {
-  const uint64_t mark = memory_mark();
+  const uint64_t mark = memory::memory_mark();
   about_to_end(context, true);
   const CUresult result = real<id>(context);
-  const bool gone =
-      result == CUDA_SUCCESS && (id != FunctionId::cuCtxDetach || memory_last_attachment(context));
+  const bool gone = result == CUDA_SUCCESS &&
+                    (id != FunctionId::cuCtxDetach || memory::memory_last_attachment(context));
   if (!gone) {
     about_to_end(context, false);
     return result;
   }
-  HoldMarkers().gone(context);
-  memory_context_gone(context, mark);
+  gate::HoldMarkers().gone(context);
+  memory::memory_context_gone(context, mark);
   return result;
 }
 
 // The primary context ends with a reset, or when the last who retained it releases it.
 template <FunctionId id>
 CUresult give_back_primary(CUdevice device) {
-  const uint64_t mark = memory_mark();
-  const CUcontext context = primary_of(device);
+  const uint64_t mark = memory::memory_mark();
+  const CUcontext context = gate::primary_of(device);
   about_to_end(context, true);
   const CUresult result = real<id>(device);
   unsigned flags = 0;
@@ -62,14 +63,17 @@ CUresult give_back_primary(CUdevice device) {
     about_to_end(context, false);
     return result;
   }
-  const CUcontext ended = HoldMarkers().primary_gone(device);
-  if (ended != nullptr) memory_context_gone(ended, mark);
+  const CUcontext ended = gate::HoldMarkers().primary_gone(device);
+  if (ended != nullptr) memory::memory_context_gone(ended, mark);
   return result;
 }
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::catching
+
+namespace nvshare::interposer::own {
+using namespace catching;
 
 CUresult cuCtxCreate(CUcontext* ctx, unsigned flags, CUdevice device) {
   return make(ctx, device, [&] { return real<FunctionId::cuCtxCreate>(ctx, flags, device); });
@@ -98,13 +102,13 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx ctx) {
   if (real<FunctionId::cuCtxPushCurrent_v2>(*context) != CUDA_SUCCESS) return result;
   real<FunctionId::cuCtxGetDevice>(&device);
   real<FunctionId::cuCtxPopCurrent_v2>(&popped);
-  if (Gate* gate = gate_of_device(device)) note_context(*gate, *context);
+  if (gate::Gate* gate = link::gate_of_device(device)) gate::note_context(*gate, *context);
   return result;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice device) {
   return make(ctx, device, [&] {
     const CUresult result = real<FunctionId::cuDevicePrimaryCtxRetain>(ctx, device);
-    if (result == CUDA_SUCCESS) note_primary(device, *ctx);
+    if (result == CUDA_SUCCESS) gate::note_primary(device, *ctx);
     return result;
   });
 }
@@ -120,11 +124,11 @@ CUresult cuCtxDetach(CUcontext ctx) {
 }
 CUresult cuGreenCtxDestroy(CUgreenCtx ctx) {
   CUcontext context = nullptr;
-  if (any_link()) real<FunctionId::cuCtxFromGreenCtx>(&context, ctx);
+  if (link::any_link()) real<FunctionId::cuCtxFromGreenCtx>(&context, ctx);
   about_to_end(context, true);
   const CUresult result = real<FunctionId::cuGreenCtxDestroy>(ctx);
   if (result == CUDA_SUCCESS && context != nullptr) {
-    HoldMarkers().gone(context);
+    gate::HoldMarkers().gone(context);
   } else {
     about_to_end(context, false);
   }
@@ -143,5 +147,4 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return give_back_primary<FunctionId::cuDevicePrimaryCtxReset_v2>(device);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

@@ -3,7 +3,7 @@
 #include "interposer/catch/driver.h"
 
 // For calls of our own in the middle of the program's.
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 // Our own calls must not disturb a capture that the thread, or another, has going on.
 class Relaxed {
@@ -48,4 +48,4 @@ class Within {
   bool pushed_ = false;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

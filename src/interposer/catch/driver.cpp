@@ -8,7 +8,7 @@
 #include "interposer/guest/library.h"
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 namespace {
 
@@ -94,11 +94,16 @@ bool use_driver(const Object& object) {
   return true;
 }
 
-CUresult own::cuInit(unsigned flags) {
+}  // namespace nvshare::interposer::catching
+
+namespace nvshare::interposer::own {
+using namespace catching;
+
+CUresult cuInit(unsigned flags) {
   const CUresult result = real<FunctionId::cuInit>(flags);
   Object present;
   if (result == CUDA_SUCCESS && find_present_driver(present)) keep_loaded(present);
   return result;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

@@ -1,13 +1,14 @@
 #pragma once
 
 #include "cuda/table.h"
+#include "interposer/guest/elf.h"
 
 // The driver's own functions, as the interposer calls them.
 namespace nvshare::interposer {
 
 using namespace nvshare::cuda;
 
-struct Object;
+namespace catching {
 
 // The pointers, indexed by FunctionId. Never null: before the driver is found, and for functions
 // that it does not have, a pointer leads to a function that answers CUDA_ERROR_NOT_FOUND (or, when
@@ -30,5 +31,10 @@ bool is_driver(const Object& object);
 // The driver's functions are those of this library from now on. False when they come from another
 // one that is in use already.
 bool use_driver(const Object& object);
+
+}  // namespace catching
+
+// Every room calls the driver.
+using catching::real;
 
 }  // namespace nvshare::interposer

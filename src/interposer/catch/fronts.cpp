@@ -4,7 +4,7 @@
 #include "interposer/catch/hooks.h"
 #include "interposer/catch/nvml.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 namespace {
 
 constexpr Front kDriver{is_driver, use_driver};
@@ -21,4 +21,4 @@ bool has_front(const Object& object) {
   return is_driver(object) || is_nvml(object);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

@@ -3,7 +3,7 @@
 #include "interposer/guest/elf.h"
 
 // The libraries that we stand in front of: the CUDA driver and NVML.
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 struct Front {
   bool (*is)(const Object& object);
@@ -23,4 +23,4 @@ Stand find_stand(const char* symbol);
 // Whether we stand in front of this library.
 bool has_front(const Object& object);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

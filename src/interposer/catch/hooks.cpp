@@ -9,7 +9,7 @@
 
 // The driver's symbols, exported: each call is handed to its own body, taken through the gate, or
 // passed on, as the table says. All is decided while compiling.
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 namespace {
 
@@ -42,14 +42,14 @@ constexpr bool is_work(Kind kind) {
 
 // What work needs. Kernels are given addresses that the driver does not understand, and prefetched
 // is only memory that does not leave by our hand.
-constexpr Needs needs_of(Kind kind) {
+constexpr gate::Needs needs_of(Kind kind) {
   switch (kind) {
     case Kind::Copy:
     case Kind::Memset:
     case Kind::StreamOp:
-      return Needs::kTurnAndMemory;
+      return gate::Needs::kTurnAndMemory;
     default:
-      return Needs::kTurn;
+      return gate::Needs::kTurn;
   }
 }
 
@@ -83,18 +83,18 @@ void look_for_stream(CUstream& stream, Argument argument) {
 }
 
 template <Flavour flavour, typename... Arguments>
-Destination destination_of(Arguments... arguments) {
-  Destination destination{nullptr, flavour == Flavour::Ptds || flavour == Flavour::Ptsz};
+gate::Destination destination_of(Arguments... arguments) {
+  gate::Destination destination{nullptr, flavour == Flavour::Ptds || flavour == Flavour::Ptsz};
   (look_for_stream(destination.stream, arguments), ...);
   return destination;
 }
 
 template <FunctionId id, Kind kind, Flavour flavour, typename... Arguments>
 __attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
-  const Destination destination = destination_of<flavour>(arguments...);
-  return with_room(destination, [&] {
-    const Passage passage(destination, needs_of(kind));
-    if (passage.refused()) return Passage::kRefused;
+  const gate::Destination destination = destination_of<flavour>(arguments...);
+  return memory::with_room(destination, [&] {
+    const gate::Passage passage(destination, needs_of(kind));
+    if (passage.refused()) return gate::Passage::kRefused;
     return real<id>(arguments...);
   });
 }
@@ -102,16 +102,16 @@ __attribute__((noinline, cold)) CUresult pass_slowly(Arguments... arguments) {
 template <FunctionId id, Kind kind, Flavour flavour, typename... Arguments>
 inline CUresult pass(Arguments... arguments) {
   if constexpr (is_work(kind)) {
-    if (Slot* slot = enter_free()) {
+    if (gate::Slot* slot = gate::enter_free()) {
       const CUresult result = real<id>(arguments...);
-      leave_free(slot);
+      gate::leave_free(slot);
       return result;
     }
     return pass_slowly<id, kind, flavour>(arguments...);
   } else if constexpr (kind == Kind::Bind) {
-    return real_with_memory<id>(arguments...);
+    return memory::real_with_memory<id>(arguments...);
   } else if constexpr (may_take_memory(kind)) {
-    return real_with_room<id>(arguments...);
+    return memory::real_with_room<id>(arguments...);
   } else {
     return real<id>(arguments...);
   }
@@ -138,7 +138,7 @@ void* hook(FunctionId id) {
   return all[static_cast<unsigned>(id)];
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching
 
 extern "C" __attribute__((visibility("default"))) const char* const nvshare_library_version =
     NVSHARE_VERSION;

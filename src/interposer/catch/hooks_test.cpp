@@ -23,8 +23,8 @@ namespace {
 struct Way {
   int entered = 0;
   int left = 0;
-  Destination to;
-  Needs needs{};
+  gate::Destination to;
+  gate::Needs needs{};
   int own = 0;
   int without_memory = 0;  // so often the driver has none
   int rooms = 0;           // that were asked for
@@ -48,32 +48,32 @@ void* driver_address(CUresult (*)(Arguments...)) {
 
 }  // namespace
 
-void* g_driver[kFunctionCount] = {
+void* catching::g_driver[kFunctionCount] = {
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
   driver_address<FunctionId::symbol>(static_cast<Signature<FunctionId::symbol>*>(nullptr)),
 #include "cuda/functions.def"
 };
 
-constinit thread_local Slot* t_slot = nullptr;
-std::atomic<Gate*> g_only_gate{nullptr};
+constinit thread_local gate::Slot* gate::t_slot = nullptr;
+std::atomic<gate::Gate*> gate::g_only_gate{nullptr};
 
-Passage::Passage(Destination destination, Needs needs) {
+gate::Passage::Passage(Destination destination, Needs needs) {
   ++way.entered;
   way.needs = needs;
   way.to = destination;
 }
-Passage::~Passage() {
+gate::Passage::~Passage() {
   ++way.left;
 }
 
-bool DriverRoom::more(Destination destination) {
+bool memory::DriverRoom::more(gate::Destination destination) {
   ++way.rooms;
   way.inside += way.entered - way.left;
   EXPECT_EQ(destination.stream, way.to.stream);
   EXPECT_EQ(destination.per_thread, way.to.per_thread);
   return true;
 }
-void DriverRoom::give_back() {}
+void memory::DriverRoom::give_back() {}
 
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
   CUresult own::symbol parameters {                                                      \
@@ -82,6 +82,7 @@ void DriverRoom::give_back() {}
   }
 #include "cuda/functions.def"
 
+namespace catching {
 namespace {
 
 bool has_own_body(FunctionId id) {
@@ -98,10 +99,10 @@ bool is_for_the_gate(Kind kind) {
          kind == Kind::HostFunc || kind == Kind::StreamOp || kind == Kind::Bind;
 }
 
-Needs needs_of(Kind kind) {
-  if (kind == Kind::Bind) return Needs::kMemory;
+gate::Needs needs_of(Kind kind) {
+  if (kind == Kind::Bind) return gate::Needs::kMemory;
   const bool looks = kind == Kind::Copy || kind == Kind::Memset || kind == Kind::StreamOp;
-  return looks ? Needs::kTurnAndMemory : Needs::kTurn;
+  return looks ? gate::Needs::kTurnAndMemory : gate::Needs::kTurn;
 }
 
 bool may_take_memory(Kind kind) {
@@ -192,11 +193,11 @@ TEST(Hooks, NullPointersAreTheDriversBusiness) {
 }
 
 TEST(Hooks, AFreeGateIsPassedWithoutTheSlowWay) {
-  Slot slot;
-  Gate gate;
-  gate.state = kFree;
-  t_slot = &slot;
-  g_only_gate = &gate;
+  gate::Slot slot;
+  gate::Gate gate;
+  gate.state = gate::kFree;
+  gate::t_slot = &slot;
+  gate::g_only_gate = &gate;
   way = {};
   const auto launch =
       reinterpret_cast<Signature<FunctionId::cuLaunchKernel>*>(hook(FunctionId::cuLaunchKernel));
@@ -210,12 +211,13 @@ TEST(Hooks, AFreeGateIsPassedWithoutTheSlowWay) {
             CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(way.rooms, 0);
   EXPECT_EQ(slot.inside.load(), nullptr);
-  gate.state = kClosed;
+  gate.state = gate::kClosed;
   launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
   EXPECT_EQ(way.entered + way.own, 1);
-  t_slot = nullptr;
-  g_only_gate = nullptr;
+  gate::t_slot = nullptr;
+  gate::g_only_gate = nullptr;
 }
 
 }  // namespace
+}  // namespace catching
 }  // namespace nvshare::interposer

@@ -7,7 +7,7 @@
 #include "interposer/guest/library.h"
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 void* g_nvml[nvml::kFunctionCount];
 
@@ -66,4 +66,4 @@ bool nvml_is_there() {
   return true;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

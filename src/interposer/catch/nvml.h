@@ -5,7 +5,7 @@
 
 // NVML (libnvidia-ml.so.1), as the interposer calls it and stands in front of it. Programs get ours
 // only for what own_nvml.def lists; all else they call in the library itself.
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 // Exported, in the place of the library's.
 #define NVSHARE_OWN_NVML(symbol)                                                              \
@@ -38,4 +38,4 @@ inline nvml::nvmlReturn_t real_nvml(Arguments... arguments) {
   return reinterpret_cast<Pointer>(function)(arguments...);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

@@ -8,6 +8,7 @@
 // cuGetProcAddress, by which the runtime and most programs come to everything. The driver says what
 // there is; what it hands out is exchanged for ours.
 namespace nvshare::interposer::own {
+using namespace catching;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "interposer/guest/elf.h"
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::catching {
 
 // A call of dlsym or dlvsym: its arguments, as they lie in registers. Who decides about it may
 // change them.
@@ -289,4 +289,4 @@ void* real_road(Road road) {
   return found;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

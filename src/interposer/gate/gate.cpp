@@ -11,7 +11,7 @@
 extern "C" int __cxa_thread_atexit_impl(void (*function)(void*), void* argument, void* dso);
 extern "C" void* __dso_handle;
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 namespace {
 
 constexpr size_t kSlotsPerChunk = 256;
@@ -62,11 +62,11 @@ Gate* gate_for(Destination destination) {
   if (Gate* only = g_only_gate.load(std::memory_order_relaxed)) return only;
   const auto handle = reinterpret_cast<uintptr_t>(destination.stream);
   CUcontext context = nullptr;
-  if (handle > 2 && any_link() &&
+  if (handle > 2 && link::any_link() &&
       real<FunctionId::cuStreamGetCtx>(destination.stream, &context) == CUDA_SUCCESS) {
     if (Gate* gate = gate_of_context(context)) return gate;
   }
-  return gate_of_current_device();
+  return link::gate_of_current_device();
 }
 
 Slot* own_slot() {
@@ -138,21 +138,22 @@ Passage::Passage(Gate* gate, Destination destination, Needs needs) : destination
   if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) != nullptr) return;
   if (gate == nullptr) gate = gate_for(destination);
   if (gate == nullptr) return;
-  if (needs == Needs::kMemory && !swap_has_any(*gate)) return;
+  if (needs == Needs::kMemory && !moving::swap::swap_has_any(*gate)) return;
   for (;;) {
     const uint32_t state = gate->state.load(std::memory_order_acquire);
     if (state == kClosed || state == kEnded) {
-      if (is_captured(destination) && (needs == Needs::kTurn || !swap_has_any(*gate))) return;
+      if (is_captured(destination) && (needs == Needs::kTurn || !moving::swap::swap_has_any(*gate)))
+        return;
       refused_ = state == kEnded;
       if (refused_) return;
-      wait_for_grant(*gate->link);
+      link::wait_for_grant(*gate->link);
       continue;
     }
     if (state == kMetered && needs != Needs::kMemory) {
       record_ = record_for(*slot, *gate, destination);
       if (record_ != nullptr) {
         wait_for_room(*record_);
-        note_gap(*gate->link, *record_);
+        link::note_gap(*gate->link, *record_);
       }
       unnoted_ = record_ == nullptr && !is_captured(destination);
     }
@@ -164,7 +165,7 @@ Passage::Passage(Gate* gate, Destination destination, Needs needs) : destination
     unnoted_ = false;
   }
   // From inside: whoever stops the meter now sees that somebody is.
-  if (record_ != nullptr) note_busy(*gate->link, *record_);
+  if (record_ != nullptr) link::note_busy(*gate->link, *record_);
   slot->passes.store(slot->passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   slot_ = slot;
 }
@@ -174,7 +175,7 @@ Passage::~Passage() {
   if (record_ != nullptr) {
     const KeepErrno keep;
     note_submission(*record_);
-    note_busy(*record_->gate->link, *record_);
+    link::note_busy(*record_->gate->link, *record_);
   } else if (unnoted_) {
     const KeepErrno keep;
     wait_for_call(destination_);
@@ -190,4 +191,4 @@ void forget_slots_after_fork() {
   t_slot = nullptr;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

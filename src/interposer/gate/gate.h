@@ -12,7 +12,11 @@
 // Closing is race-free without a lock on the way in: a passing thread says in its slot that it is
 // inside, and then looks at the gate; who closes changes the gate, makes every running thread of
 // the process see that (membarrier), and then waits until nobody who was inside is any more.
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
+struct Link;
+}
+
+namespace nvshare::interposer::gate {
 
 enum GateState : uint32_t {
   kClosed,   // wait, or connect first
@@ -21,13 +25,12 @@ enum GateState : uint32_t {
   kEnded,    // for good: calls are refused, as the driver does it when the process ends
 };
 
-struct Link;
 struct StreamRecord;
 
 // One per device that is used. Lives as long as the process.
 struct Gate {
   std::atomic<uint32_t> state{kClosed};
-  Link* link = nullptr;
+  link::Link* link = nullptr;
 };
 
 // One per thread. Slots are reused, never freed.
@@ -133,4 +136,4 @@ uint64_t all_passes();
 
 void forget_slots_after_fork();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -13,10 +13,10 @@
 // The gate alone, with this file in the place of the link and the streams behind it.
 namespace nvshare::interposer {
 
-void* g_driver[kFunctionCount];
+void* catching::g_driver[kFunctionCount];
 
 namespace {
-Link g_link;
+link::Link g_link;
 std::atomic<bool> g_captured{false};
 std::atomic<bool> g_can_leave{false};
 std::atomic<int> g_waits{0};
@@ -25,42 +25,43 @@ std::atomic<bool> g_waited_inside{false};
 std::atomic<int> g_counted{0};
 }  // namespace
 
-bool any_link() {
+bool link::any_link() {
   return true;
 }
-Gate* gate_of_current_device() {
+gate::Gate* link::gate_of_current_device() {
   return &g_link.gate;
 }
-Gate* gate_of_context(CUcontext) {
+gate::Gate* gate::gate_of_context(CUcontext) {
   return &g_link.gate;
 }
-bool is_captured(Destination) {
+bool gate::is_captured(Destination) {
   return g_captured;
 }
-bool swap_has_any(Gate&) {
+bool moving::swap::swap_has_any(gate::Gate&) {
   return g_can_leave;
 }
-StreamRecord* record_for(Slot&, Gate&, Destination) {
+gate::StreamRecord* gate::record_for(Slot&, Gate&, Destination) {
   ++g_counted;
   return nullptr;
 }
-void wait_for_room(StreamRecord&) {}
-void note_submission(StreamRecord&) {}
-void wait_for_call(Destination) {
+void gate::wait_for_room(StreamRecord&) {}
+void gate::note_submission(StreamRecord&) {}
+void gate::wait_for_call(Destination) {
   ++g_waited_for;
   g_waited_inside = !nobody_inside(g_link.gate);
 }
-bool note_thread_gone(const Slot&) {
+bool gate::note_thread_gone(const Slot&) {
   return true;
 }
-void start_meter(Link&, StreamRecord&) {}
-void note_gap(Link&, StreamRecord&) {}
-void wait_for_grant(Link& link) {
+void link::start_meter(Link&, gate::StreamRecord&) {}
+void link::note_gap(Link&, gate::StreamRecord&) {}
+void link::wait_for_grant(Link& link) {
   ++g_waits;
   const uint32_t turn = link.turn.load();
-  if (link.gate.state.load() == kClosed) futex_wait(link.turn, turn, 1'000'000);
+  if (link.gate.state.load() == gate::kClosed) futex_wait(link.turn, turn, 1'000'000);
 }
 
+namespace gate {
 namespace {
 
 // As the hooks do it.
@@ -222,7 +223,7 @@ TEST_F(GateTest, WhatOnlyLooksAtMemoryIsHeldBackWhereThatCanLeaveAndNotCounted) 
 // With several devices, the memory that is waited for may be another's than the current one's.
 TEST_F(GateTest, AGateThatIsNamedIsWaitedForAndNoOther) {
   g_can_leave = true;
-  static Link other;
+  static link::Link other;
   other.gate.link = &other;
   g_only_gate = nullptr;
   close_gate(g_link.gate);
@@ -284,4 +285,5 @@ TEST_F(GateTest, SlotsOfThreadsThatEndedAreUsedAgain) {
 }
 
 }  // namespace
+}  // namespace gate
 }  // namespace nvshare::interposer

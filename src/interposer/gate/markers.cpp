@@ -3,7 +3,7 @@
 #include "interposer/catch/current.h"
 #include "interposer/link/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 namespace {
 
 bool is_about_captures(CUresult result) {
@@ -18,19 +18,19 @@ void raise(std::atomic<uint64_t>& value, uint64_t to) {
 }
 
 // The context is broken, or the stream is none: nothing can be learnt of it.
-void take_for_done(StreamRecord& record, uint64_t now) {
+void take_for_done(StreamRecord& record, uint64_t now) REQUIRES(record.mutex) {
   record.outstanding = 0;
   record.marked = record.submitted.load();
   note_done_at(record, record.submitted, now);
 }
 
-Marker& marker_at(StreamRecord& record, uint32_t from_oldest) {
+Marker& marker_at(StreamRecord& record, uint32_t from_oldest) REQUIRES(record.mutex) {
   return record.ring[(record.first + from_oldest) % Window::kMarkers];
 }
 
 // How far behind the meter's origin a marker is that is done.
-void note_elapsed(StreamRecord& record, CUevent marker) {
-  const Origin& origin = record.gate->link->origin;
+void note_elapsed(StreamRecord& record, CUevent marker) REQUIRES(record.mutex) {
+  const link::Origin& origin = record.gate->link->origin;
   const uint64_t interval = origin.interval.load(std::memory_order_acquire);
   if (interval == 0 || origin.context.load() != record.context) return;
   float milliseconds = 0;
@@ -51,7 +51,7 @@ CUresult make_event(CUevent& event) {
 }
 
 // The marker behind the newest has an event: its own, a new one, or one that is not in use.
-CUresult equip_next(StreamRecord& record) {
+CUresult equip_next(StreamRecord& record) REQUIRES(record.mutex) {
   Marker& next = marker_at(record, record.outstanding);
   if (next.event != nullptr) return CUDA_SUCCESS;
   const CUresult result = make_event(next.event);
@@ -67,7 +67,7 @@ CUresult equip_next(StreamRecord& record) {
 }
 
 // No marker could be placed, for a reason.
-void ask(StreamRecord& record, CUresult reason, uint64_t now) {
+void ask(StreamRecord& record, CUresult reason, uint64_t now) REQUIRES(record.mutex) {
   if (is_about_captures(reason)) return;
   const uint64_t submitted = record.submitted.load();
   const CUresult result = real<FunctionId::cuStreamQuery>(record.stream);
@@ -86,7 +86,7 @@ uint64_t ahead_of(const StreamRecord& record) {
 
 // Otherwise the newest moves back. So it does where every call is marked, once there are many,
 // until it stands where it would anyway: else they would all be at the beginning.
-bool has_place_for_another(StreamRecord& record) {
+bool has_place_for_another(StreamRecord& record) REQUIRES(record.mutex) {
   const uint32_t outstanding = record.outstanding;
   if (outstanding < Window::kMarkers / 2) return true;
   if (outstanding == Window::kMarkers) return false;
@@ -112,8 +112,8 @@ bool leaves_it_open(CUresult result) {
 }
 
 void reserve_marker(StreamRecord& record) {
-  Relaxed relaxed;
-  const Within within(record.context);
+  catching::Relaxed relaxed;
+  const catching::Within within(record.context);
   if (within && record.ring[0].event == nullptr) make_event(record.ring[0].event);
 }
 
@@ -172,7 +172,7 @@ CUresult place(StreamRecord& record, uint64_t now) {
 }
 
 void place_or_ask(StreamRecord& record, uint64_t now) {
-  const Within within(record.context);
+  const catching::Within within(record.context);
   if (!within) {
     if (!leaves_it_open(within.result())) take_for_done(record, now);
     return;
@@ -189,4 +189,4 @@ void leave_to_markers(StreamRecord& record, uint64_t now) {
   marker_at(record, record.outstanding - 1).count = record.marked;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -6,7 +6,7 @@
 
 // How much GPU time a client's work has occupied since its grant: the sum of the times in which it
 // had something submitted that was not done. Times are handed in; no locks, no clock.
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 
 class Meter {
  public:
@@ -200,4 +200,4 @@ class Window {
   uint32_t launches_ = kFewest;  // that stand for Ahead::kMost
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -6,7 +6,7 @@
 #include "interposer/gate/markers.h"
 #include "interposer/link/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 namespace {
 
 constexpr size_t kRecordsPerChunk = 64;
@@ -32,7 +32,7 @@ struct KnownContext {
 Mutex g_mutex;
 Chunk* g_chunks = nullptr;
 KnownContext g_contexts[kMaxContexts];
-CUcontext g_primary[kMaxDevices];
+CUcontext g_primary[link::kMaxDevices];
 std::atomic<bool> g_ending{false};
 // Changes when a record goes: what threads remember of them is stale then.
 std::atomic<uint32_t> g_version{1};
@@ -97,6 +97,7 @@ StreamRecord* make_record(Gate& gate, CUcontext context, CUstream stream, const 
   record->done = record->marked = record->submitted.load();
   record->done_at = record->last_call_at = 0;
   record->one_by_one = 0;
+  const Lock lock(record->mutex);
   record->first = record->outstanding = 0;
   record->last_placed_at = record->flight = 0;
   record->window = Window{};
@@ -113,7 +114,7 @@ void release_record(StreamRecord& record, bool alive) {
     marker = Marker{};
   }
   if (alive && record.kept) {
-    const Within within(record.context);
+    const catching::Within within(record.context);
     real<FunctionId::cuStreamDestroy_v2>(record.stream);
   }
   record.in_use = false;
@@ -193,7 +194,7 @@ void note_context(Gate& gate, CUcontext context) {
 }
 
 void note_primary(CUdevice device, CUcontext context) {
-  if (device < 0 || device >= kMaxDevices) return;
+  if (device < 0 || device >= link::kMaxDevices) return;
   Lock lock(g_mutex);
   g_primary[device] = context;
 }
@@ -208,8 +209,8 @@ void note_stream(CUstream stream) {
   const CUcontext context = context_of(stream);
   Gate* gate = gate_of_context(context);
   if (gate == nullptr) {  // a green context that the program never asked for
-    const Within within(context);
-    gate = within ? gate_of_current_device() : nullptr;
+    const catching::Within within(context);
+    gate = within ? link::gate_of_current_device() : nullptr;
     if (gate == nullptr) return;
     note_context(*gate, context);
   }
@@ -237,8 +238,8 @@ HoldMarkers::~HoldMarkers() {
 bool HoldMarkers::leaving(CUstream stream) {
   StreamRecord* record = find(nullptr, stream, nullptr);
   if (record == nullptr) return true;
-  Relaxed relaxed;
-  const Within within(record->context);
+  catching::Relaxed relaxed;
+  const catching::Within within(record->context);
   Lock lock(record->mutex);
   // While running free nobody counted what was submitted: there may always be something in it.
   record->submitted.fetch_add(1);
@@ -260,7 +261,7 @@ void HoldMarkers::gone(CUcontext context) {
   });
   KnownContext* found = known(context);
   if (found == nullptr) return;
-  Origin& origin = found->gate->link->origin;
+  link::Origin& origin = found->gate->link->origin;
   if (origin.context.load() == context) origin.interval = 0;
   *found = {};
 }
@@ -271,13 +272,13 @@ void set_leaving(CUcontext context, bool leaving) {
 }
 
 CUcontext primary_of(CUdevice device) {
-  if (device < 0 || device >= kMaxDevices) return nullptr;
+  if (device < 0 || device >= link::kMaxDevices) return nullptr;
   Lock lock(g_mutex);
   return g_primary[device];
 }
 
 CUcontext HoldMarkers::primary_gone(CUdevice device) {
-  if (device < 0 || device >= kMaxDevices) return nullptr;
+  if (device < 0 || device >= link::kMaxDevices) return nullptr;
   const CUcontext context = g_primary[device];
   g_primary[device] = nullptr;
   if (context != nullptr) gone(context);
@@ -324,7 +325,7 @@ void for_records_of(CUcontext context, void (*visit)(StreamRecord&, void*), void
 void wait_for_room(StreamRecord& record) {
   if (!is_full(record)) return;
   const uint64_t begin = now_ns();
-  Relaxed relaxed;
+  catching::Relaxed relaxed;
   for (uint64_t now = begin; now - begin < kPatience; now = now_ns()) {
     {
       Lock lock(record.mutex);
@@ -344,7 +345,7 @@ void wait_for_room(StreamRecord& record) {
 // marker right behind the call before can tell. So for a while calls have one each, until there are
 // more in flight than can have.
 void note_pause(StreamRecord& record, uint64_t now) {
-  Relaxed relaxed;
+  catching::Relaxed relaxed;
   Lock lock(record.mutex);
   retire(record, now);
   if (record.outstanding == 0) record.one_by_one = kOneByOne;
@@ -355,13 +356,13 @@ void note_submission(StreamRecord& record) {
   const uint64_t since = submitted - record.marked.load(std::memory_order_relaxed);
   const bool early = since < Window::stride(room_of(record)) && record.thread == nullptr;
   if (early && record.one_by_one.load(std::memory_order_relaxed) == 0) return;
-  Relaxed relaxed;
+  catching::Relaxed relaxed;
   {
     Lock lock(record.mutex);
     const uint64_t now = now_ns();
     retire(record, now);  // what is behind a marker counts
     if (early && !goes_on_one_by_one(record)) return;
-    const Within within(record.context);
+    const catching::Within within(record.context);
     if (within && place(record, now) == CUDA_SUCCESS) return;
   }
   // Others are looked at by the link's thread.
@@ -371,7 +372,7 @@ void note_submission(StreamRecord& record) {
 // From the thread that made the call: what is in the stream may wait for that very thread, and then
 // this never ends. Who has no memory for a record has none for much else.
 void wait_for_call(Destination destination) {
-  Relaxed relaxed;
+  catching::Relaxed relaxed;
   while (!is_captured(destination) &&
          real<FunctionId::cuStreamSynchronize>(normal(destination)) == CUDA_ERROR_OUT_OF_MEMORY) {
     sleep_ns(kLookAgain);
@@ -379,9 +380,9 @@ void wait_for_call(Destination destination) {
 }
 
 void place_origin(StreamRecord& record) {
-  Relaxed relaxed;
-  const Within within(record.context);
-  Origin& origin = record.gate->link->origin;
+  catching::Relaxed relaxed;
+  const catching::Within within(record.context);
+  link::Origin& origin = record.gate->link->origin;
   origin.interval.store(0);
   Lock lock(g_mutex);
   KnownContext* context = known(record.context);
@@ -402,8 +403,8 @@ uint64_t submitted_before(StreamRecord& record) {
   const uint64_t submitted = record.submitted.load();
   if (record.marked.load() < submitted && record.thread == nullptr &&
       !is_captured({record.stream, false})) {
-    Relaxed relaxed;
-    const Within within(record.context);
+    catching::Relaxed relaxed;
+    const catching::Within within(record.context);
     Lock lock(record.mutex);
     if (within) place(record, now_ns());
   }
@@ -418,7 +419,7 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
   bool in_flight = false;
   *done = {};
   Lock lock(g_mutex);
-  Relaxed relaxed;
+  catching::Relaxed relaxed;
   if (g_ending) {
     done->since = now;
     return false;
@@ -434,6 +435,7 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
       return;
     }
     if (record.busy() || record.outstanding > 0) look_at(record, spacing, now);
+    const Lock hold(record.mutex);
     if (record.busy()) {
       in_flight = true;
       const uint64_t expected = record.last_placed_at + record.flight;
@@ -484,4 +486,4 @@ void forget_records_after_fork() {
   g_version.fetch_add(1);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -8,7 +8,7 @@
 // the thread that submits, every few launches, and behind each where the GPU may run out of work;
 // and by the link's thread behind the last launch, to notice that a stream is idle. Nothing is ever
 // placed into a capture.
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 
 struct Marker {
   CUevent event = nullptr;
@@ -37,14 +37,15 @@ struct StreamRecord {
   std::atomic<uint32_t> one_by_one{0};  // so many more markers may stand behind single calls
 
   Mutex mutex;  // of what follows
-  Marker ring[Window::kMarkers];
-  uint32_t first = 0;  // the oldest outstanding marker
+  Marker ring[Window::kMarkers] GUARDED_BY(mutex);
+  uint32_t first GUARDED_BY(mutex) = 0;  // the oldest outstanding marker
   std::atomic<uint32_t> outstanding{0};
-  uint64_t last_placed_at = 0;
-  uint64_t flight = 0;  // how long the last marker that is done took
-  Window window;
-  uint64_t interval = 0;  // of the meter, which `elapsed` is about
-  uint64_t elapsed = 0;   // from the meter's origin to the last marker that is done, by the GPU
+  uint64_t last_placed_at GUARDED_BY(mutex) = 0;
+  uint64_t flight GUARDED_BY(mutex) = 0;  // how long the last marker that is done took
+  Window window GUARDED_BY(mutex);
+  uint64_t interval GUARDED_BY(mutex) = 0;  // of the meter, which `elapsed` is about
+  uint64_t elapsed GUARDED_BY(mutex) =
+      0;  // from the meter's origin to the last marker that is done, by the GPU
 
   bool busy() const { return done.load() < submitted.load(); }
   // What is done is asked first: it may become more meanwhile.
@@ -133,4 +134,4 @@ void forget_records_after_fork();
 void stop_looking();
 bool stopped_looking();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

@@ -10,11 +10,11 @@
 
 // What is known of streams when the driver has no memory for markers: on the software GPU, with
 // this file in the place of the link.
-namespace nvshare::interposer {
-
-Gate* gate_of_current_device() {
+nvshare::interposer::gate::Gate* nvshare::interposer::link::gate_of_current_device() {
   return nullptr;
 }
+
+namespace nvshare::interposer::gate {
 
 namespace {
 
@@ -42,7 +42,7 @@ class Work {
 
 class RecordsTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { start_card(); }
+  static void SetUpTestSuite() { moving::start_card(); }
   void SetUp() override {
     link.gate.link = &link;
     ASSERT_OK(real<FunctionId::cuCtxCreate_v2>(&context, 0, 0));
@@ -57,8 +57,8 @@ class RecordsTest : public ::testing::Test {
     HoldMarkers().gone(context);
   }
 
-  static void no_memory_for_events(bool none) { refuse(FunctionId::cuEventCreate, none); }
-  static void no_memory_to_record(bool none) { refuse(FunctionId::cuEventRecord, none); }
+  static void no_memory_for_events(bool none) { moving::refuse(FunctionId::cuEventCreate, none); }
+  static void no_memory_to_record(bool none) { moving::refuse(FunctionId::cuEventRecord, none); }
 
   CUstream new_stream() {
     CUstream stream{};
@@ -103,7 +103,7 @@ class RecordsTest : public ::testing::Test {
     for (const FunctionId id :
          {FunctionId::cuEventCreate, FunctionId::cuEventRecord, FunctionId::cuEventQuery,
           FunctionId::cuStreamQuery, FunctionId::cuStreamIsCapturing}) {
-      refuse(id, is, CUDA_ERROR_ILLEGAL_ADDRESS);
+      moving::refuse(id, is, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
   }
   CUstreamCaptureStatus capture_of(CUstream stream) {
@@ -117,7 +117,7 @@ class RecordsTest : public ::testing::Test {
   }
 
   Work work;
-  Link link;
+  link::Link link;
   Slot slot;
   CUcontext context{};
 };
@@ -125,10 +125,10 @@ class RecordsTest : public ::testing::Test {
 TEST_F(RecordsTest, AnEventIsKeptForEveryStream) {
   const CUstream stream = new_stream();
   no_memory_for_events(true);
-  const uint64_t asked = driver_calls(FunctionId::cuStreamQuery);
+  const uint64_t asked = moving::driver_calls(FunctionId::cuStreamQuery);
   submit(stream);
   expect_busy_until_done();
-  EXPECT_EQ(driver_calls(FunctionId::cuStreamQuery), asked) << "there was a marker";
+  EXPECT_EQ(moving::driver_calls(FunctionId::cuStreamQuery), asked) << "there was a marker";
 }
 
 TEST_F(RecordsTest, OneEventIsEnoughForManySubmissions) {
@@ -244,19 +244,19 @@ TEST_F(RecordsTest, WithoutMemoryToRecordAnEventTheStreamIsAsked) {
 
 TEST_F(RecordsTest, AMarkerThatCannotBeLookedAtIsNotDone) {
   submit(new_stream());
-  refuse(FunctionId::cuEventQuery, true);
+  moving::refuse(FunctionId::cuEventQuery, true);
   EXPECT_TRUE(in_flight());
-  refuse(FunctionId::cuEventQuery, false);
+  moving::refuse(FunctionId::cuEventQuery, false);
   expect_busy_until_done();
 }
 
 TEST_F(RecordsTest, AContextThatCannotBeEnteredIsNotDone) {
   no_memory_to_record(true);
   submit(new_stream());
-  refuse(FunctionId::cuCtxPushCurrent_v2, true);
+  moving::refuse(FunctionId::cuCtxPushCurrent_v2, true);
   bool busy = false;
   std::thread([&] { busy = in_flight(); }).join();
-  refuse(FunctionId::cuCtxPushCurrent_v2, false);
+  moving::refuse(FunctionId::cuCtxPushCurrent_v2, false);
   EXPECT_TRUE(busy);
   expect_busy_until_done();
 }
@@ -291,13 +291,13 @@ TEST_F(RecordsTest, AStreamThatCannotBeMarkedIsDestroyedWhenItIsDone) {
   no_memory_for_events(true);
   const CUstream stream = new_stream();
   submit(stream);
-  const uint64_t destroyed = driver_calls(FunctionId::cuStreamDestroy_v2);
+  const uint64_t destroyed = moving::driver_calls(FunctionId::cuStreamDestroy_v2);
   EXPECT_FALSE(HoldMarkers().leaving(stream));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(in_flight());
-  EXPECT_EQ(driver_calls(FunctionId::cuStreamDestroy_v2), destroyed);
+  EXPECT_EQ(moving::driver_calls(FunctionId::cuStreamDestroy_v2), destroyed);
   work.end();
   expect_done();
-  EXPECT_EQ(driver_calls(FunctionId::cuStreamDestroy_v2), destroyed + 1);
+  EXPECT_EQ(moving::driver_calls(FunctionId::cuStreamDestroy_v2), destroyed + 1);
   EXPECT_EQ(real<FunctionId::cuStreamQuery>(stream), CUDA_ERROR_INVALID_HANDLE);
 }
 
@@ -374,18 +374,18 @@ TEST_F(RecordsTest, MarkersTellOfAStreamThatIsDestroyedWhileItIsCaptured) {
 TEST_F(RecordsTest, ACallWithoutARecordIsWaitedFor) {
   const CUstream stream = new_stream();
   work.put_into(stream);
-  const uint64_t calls = driver_calls(FunctionId::cuStreamSynchronize);
-  refuse(FunctionId::cuStreamSynchronize, true);
+  const uint64_t calls = moving::driver_calls(FunctionId::cuStreamSynchronize);
+  moving::refuse(FunctionId::cuStreamSynchronize, true);
   std::atomic<bool> returned{false};
   std::thread caller([&] {
     real<FunctionId::cuCtxSetCurrent>(context);
     wait_for_call({stream, false});
     returned = true;
   });
-  while (driver_calls(FunctionId::cuStreamSynchronize) < calls + 2 && !returned) {
+  while (moving::driver_calls(FunctionId::cuStreamSynchronize) < calls + 2 && !returned) {
     std::this_thread::yield();
   }
-  refuse(FunctionId::cuStreamSynchronize, false);
+  moving::refuse(FunctionId::cuStreamSynchronize, false);
   EXPECT_FALSE(returned);
   work.end();
   caller.join();
@@ -397,4 +397,4 @@ TEST_F(RecordsTest, ACallWithoutARecordIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::gate

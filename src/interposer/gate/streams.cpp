@@ -4,12 +4,12 @@
 #include "interposer/link/state.h"
 #include "interposer/memory/driver_room.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::gate {
 namespace {
 
 template <FunctionId id, typename... Arguments>
 CUresult create(CUstream* stream, Arguments... arguments) {
-  const CUresult result = real_with_room<id>(stream, arguments...);
+  const CUresult result = memory::real_with_room<id>(stream, arguments...);
   if (result == CUDA_SUCCESS) note_stream(*stream);
   return result;
 }
@@ -71,7 +71,7 @@ CUresult wait_for_stream(CUstream stream, bool per_thread) {
   if (result == CUDA_SUCCESS && record != nullptr) {
     const KeepErrno keep;
     note_done(*record, submitted);
-    note_waited(*record->gate->link);
+    link::note_waited(*record->gate->link);
   }
   return result;
 }
@@ -103,13 +103,16 @@ CUresult wait_for_context(CUcontext context, Arguments... arguments) {
   if (result != CUDA_SUCCESS || before.count == 0) return result;
   const KeepErrno keep;
   for (unsigned i = 0; i < before.count; ++i) note_done(*before.records[i], before.submitted[i]);
-  note_waited(*before.records[0]->gate->link);
+  link::note_waited(*before.records[0]->gate->link);
   return result;
 }
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::gate
+
+namespace nvshare::interposer::own {
+using namespace gate;
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   return create<FunctionId::cuStreamCreate>(stream, flags);
@@ -180,5 +183,4 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   return wait_for_context<FunctionId::cuCtxSynchronize_v2>(ctx, ctx);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

@@ -12,7 +12,7 @@
 #include "interposer/guest/elf.h"
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 namespace {
 
@@ -49,16 +49,18 @@ bool visit_new_objects(unsigned before, Visit visit) {
 
 // What leads past us, and where it should lead to. Null when the symbol is none of ours.
 struct Detour {
-  void* theirs = nullptr;        // of the C library
-  const Front* front = nullptr;  // or of the library that we stand in front of
+  void* theirs = nullptr;                  // of the C library
+  const catching::Front* front = nullptr;  // or of the library that we stand in front of
   void* ours = nullptr;
 };
 
 Detour detour_of(const char* symbol) {
-  const Stand ours = find_stand(symbol);
+  const catching::Stand ours = catching::find_stand(symbol);
   if (ours.hook != nullptr) return {nullptr, ours.front, ours.hook};
-  for (const Road road : {Road::Sym, Road::Vsym, Road::Open}) {
-    if (strcmp(symbol, road_name(road)) == 0) return {real_road(road), nullptr, our_road(road)};
+  for (const catching::Road road :
+       {catching::Road::Sym, catching::Road::Vsym, catching::Road::Open}) {
+    if (strcmp(symbol, catching::road_name(road)) == 0)
+      return {catching::real_road(road), nullptr, catching::our_road(road)};
   }
   return {};
 }
@@ -120,10 +122,11 @@ void mend(const Object& object, const ElfW(Rela) & relocation, unsigned before) 
 
 void* open_deep(const char* file, int mode) {
   const unsigned before = count_objects();
-  void* handle = reinterpret_cast<decltype(&dlopen)>(real_road(Road::Open))(file, mode);
+  void* handle =
+      reinterpret_cast<decltype(&dlopen)>(catching::real_road(catching::Road::Open))(file, mode);
   if (handle == nullptr) return nullptr;
   visit_new_objects(before, [before](const Object& one) {
-    if (has_front(one) || one.symbols == nullptr || one.strings == nullptr) return false;
+    if (catching::has_front(one) || one.symbols == nullptr || one.strings == nullptr) return false;
     for (unsigned list = 0; list < 2; ++list) {
       for (size_t i = 0; i < one.relocation_counts[list]; ++i) {
         mend(one, one.relocations[list][i], before);
@@ -144,4 +147,4 @@ bool is_found_alike(const char* file, const void* caller) {
   });
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 namespace {
 
@@ -200,4 +200,4 @@ void* libc_function(const char* symbol) {
   return nullptr;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -4,10 +4,12 @@
 #include <link.h>
 #include <stdint.h>
 
+#include "interposer/guest/ground.h"
+
 // The objects (program and libraries) that are loaded into this process, read from their own
 // tables: needs neither libdl, which older systems keep apart, nor dlsym, which we replace; leaves
 // dlerror() and errno alone, and allocates nothing.
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 // Valid while the object stays loaded.
 struct Object {
@@ -55,4 +57,4 @@ bool visit_objects(Visit visit) {
   return dl_iterate_phdr(callback, &visit) != 0;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

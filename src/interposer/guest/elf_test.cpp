@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 namespace {
 
 int in_the_program = 0;
@@ -63,4 +63,4 @@ TEST(Elf, VisitsUntilTold) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

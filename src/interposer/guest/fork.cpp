@@ -8,6 +8,7 @@
 #include "interposer/link/look.h"
 #include "interposer/link/state.h"
 #include "interposer/memory/imports.h"
+#include "interposer/memory/ipc_answer.h"
 #include "interposer/memory/memory.h"
 #include "interposer/moving/managed/managed.h"
 
@@ -15,24 +16,24 @@
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* dso);
 extern "C" void* __dso_handle;
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 namespace {
 
 std::atomic<bool> g_registered{false};
 std::atomic<bool> g_in_child{false};
 
 void in_child() {
-  g_in_child = any_link();
-  forget_slots_after_fork();
-  forget_records_after_fork();
-  forget_links_after_fork();
-  memory_reset_after_fork();
-  swap_reset_after_fork();
-  managed_reset_after_fork();
-  forget_looks_after_fork();
-  forget_imports_after_fork();
-  forget_answers_after_fork();
-  forget_ipc_after_fork();
+  g_in_child = link::any_link();
+  gate::forget_slots_after_fork();
+  gate::forget_records_after_fork();
+  link::forget_links_after_fork();
+  memory::memory_reset_after_fork();
+  moving::swap::swap_reset_after_fork();
+  moving::managed::managed_reset_after_fork();
+  link::forget_looks_after_fork();
+  memory::forget_imports_after_fork();
+  memory::forget_answers_after_fork();
+  link::forget_ipc_after_fork();
 }
 
 }  // namespace
@@ -46,4 +47,4 @@ bool in_forked_child() {
   return g_in_child.load(std::memory_order_relaxed);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -1,6 +1,8 @@
 #pragma once
 
-namespace nvshare::interposer {
+#include "interposer/guest/ground.h"
+
+namespace nvshare::interposer::guest {
 
 // Called once the process has something that a child must not have as it is: a connection, a
 // thread, a lock that a thread may hold.
@@ -10,6 +12,4 @@ void handle_forks();
 // we: everything is passed on as it is.
 bool in_forked_child();
 
-void forget_links_after_fork();
-
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -6,7 +6,7 @@
 #include "interposer/catch/roads.h"
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 bool is_library(const Object& object, const char* soname) {
   if (object.soname != nullptr && strcmp(object.soname, soname) == 0) return true;
@@ -27,7 +27,7 @@ bool find_loaded(const char* soname, Object& object) {
 
 void* open_quietly(const char* path, int mode) {
   const KeepErrno keep;
-  const auto open = reinterpret_cast<decltype(&dlopen)>(real_road(Road::Open));
+  const auto open = reinterpret_cast<decltype(&dlopen)>(catching::real_road(catching::Road::Open));
   if (open == nullptr) return nullptr;
   void* handle = open(path, mode);
   const auto error = reinterpret_cast<decltype(&dlerror)>(libc_function("dlerror"));
@@ -39,4 +39,4 @@ void keep_loaded(const Object& object) {
   open_quietly(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

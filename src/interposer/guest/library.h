@@ -3,7 +3,7 @@
 #include "interposer/guest/elf.h"
 
 // The libraries that we stand in front of, as they are loaded.
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 // Whether this is the library of that soname ("libcuda.so.1"), whatever its file is called, or a
 // file of that name, whatever its soname is.
@@ -18,4 +18,4 @@ void* open_quietly(const char* path, int mode);
 // A program may close its library again, but we go on calling it.
 void keep_loaded(const Object& object);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -1,6 +1,8 @@
 #pragma once
 
-namespace nvshare::interposer {
+#include "interposer/guest/ground.h"
+
+namespace nvshare::interposer::guest {
 
 // Records in the order in which they were put there, each with its neighbours inside itself
 // (`before`, `after`). Not thread-safe. Zero when it is empty.
@@ -35,4 +37,4 @@ class List {
   T* last_ = nullptr;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

@@ -2,7 +2,7 @@
 
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 // Records of one kind, in mapped memory that is reused and never given back. Not thread-safe. Zero
 // when it is empty.
@@ -41,4 +41,4 @@ class Pool {
   Cell* free_ = nullptr;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

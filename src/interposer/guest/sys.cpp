@@ -15,7 +15,7 @@
 
 #include "interposer/guest/elf.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 namespace {
 
@@ -224,4 +224,4 @@ void warn_once(const char* text) {
   (void)!write(STDERR_FILENO, line, static_cast<size_t>(length));
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

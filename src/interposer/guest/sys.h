@@ -5,9 +5,12 @@
 
 #include <atomic>
 
+#include "interposer/guest/ground.h"
+#include "interposer/guest/thread_safety.h"
+
 // The few things of the operating system that the guest needs, without the C++ library and without
 // what glibc moved between its libraries over the years (threads, dl). Nothing here touches errno.
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 
 using Word = std::atomic<uint32_t>;
 
@@ -22,34 +25,36 @@ void futex_wake(Word& word, int count);
 inline constexpr int kEveryone = 0x7fffffff;
 
 // Not recursive, never allocates, survives fork when held by nobody.
-class Mutex {
+class CAPABILITY("mutex") Mutex {
  public:
-  void lock() {
+  void lock() ACQUIRE() {
     uint32_t expected = 0;
     if (!word_.compare_exchange_strong(expected, 1, std::memory_order_acquire)) lock_slow();
   }
-  bool try_lock() {
+  bool try_lock() TRY_ACQUIRE(true) {
     uint32_t expected = 0;
     return word_.compare_exchange_strong(expected, 1, std::memory_order_acquire);
   }
   // At the end of a thread or of the process: a program that calls exit() in a signal handler may
   // have been interrupted with the lock held, and would wait for itself.
-  bool lock_at_the_end();
-  void unlock() {
+  bool lock_at_the_end() TRY_ACQUIRE(true);
+  void unlock() RELEASE() {
     if (word_.exchange(0, std::memory_order_release) == 2) futex_wake(word_, 1);
   }
+  // The caller holds it, on a way that the compiler does not follow.
+  void is_held() const ASSERT_CAPABILITY(this) {}
   // In the child of a fork, where whoever held it does not exist.
-  void reset_after_fork() { word_.store(0, std::memory_order_relaxed); }
+  void reset_after_fork() ASSERT_CAPABILITY(this) { word_.store(0, std::memory_order_relaxed); }
 
  private:
   void lock_slow();
   Word word_{0};
 };
 
-class Lock {
+class SCOPED_CAPABILITY Lock {
  public:
-  explicit Lock(Mutex& mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~Lock() { mutex_.unlock(); }
+  explicit Lock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~Lock() RELEASE() { mutex_.unlock(); }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
@@ -83,4 +88,4 @@ void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // something about. Texts are told apart by where they are.
 void warn_once(const char* text);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

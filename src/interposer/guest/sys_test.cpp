@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::guest {
 namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
@@ -138,4 +138,4 @@ TEST(Sys, LogSaysNothingUnlessAsked) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

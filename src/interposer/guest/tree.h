@@ -2,7 +2,9 @@
 
 #include <stdint.h>
 
-namespace nvshare::interposer {
+#include "interposer/guest/ground.h"
+
+namespace nvshare::interposer::guest {
 
 template <typename T>
 struct TreeNode {
@@ -116,4 +118,4 @@ class Tree {
   T* root_ = nullptr;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::guest

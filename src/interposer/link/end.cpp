@@ -11,7 +11,7 @@
 #include "interposer/link/state.h"
 #include "interposer/moving/swap/swap.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 enum Leaving : uint32_t {
@@ -38,9 +38,9 @@ bool may_begin(void* argument) {
 
 // Nobody gets in any more; those inside leave.
 bool empty_gate(Link& link) {
-  end_gate(link.gate);
+  gate::end_gate(link.gate);
   wake_the_waiting(link);
-  while (!nobody_inside(link.gate)) {
+  while (!gate::nobody_inside(link.gate)) {
     if (link.leaving.load() != kWaits) return false;
     sleep_ns(kMillisecond / 10);
   }
@@ -49,7 +49,7 @@ bool empty_gate(Link& link) {
 
 void give_grant_back_now(Link& link) {
   Lock lock(link.mutex);
-  Done done;
+  gate::Done done;
   done.since = now_ns();
   if (link.phase == Phase::Holding) give_grant_back(link, done);
 }
@@ -57,7 +57,7 @@ void give_grant_back_now(Link& link) {
 void* leave(void* argument) {
   Link& link = *static_cast<Link*>(argument);
   if (!empty_gate(link)) return nullptr;
-  const SwapFreed freed = swap_leave(link.gate, may_begin, &link);
+  const moving::swap::SwapFreed freed = moving::swap::swap_leave(link.gate, may_begin, &link);
   if (freed.ours) {
     memory_freed(link.gate, {freed.bytes, freed.resident, 0});
     give_grant_back_now(link);
@@ -94,7 +94,7 @@ void give_back_first(Link& link) {
 }
 
 void begin_to_leave(Link& link) {
-  if (!link.made || !swap_is_slow_to_end(link.gate)) return;
+  if (!link.made || !moving::swap::swap_is_slow_to_end(link.gate)) return;
   link.leaving = kWaits;
   if (!start_thread(leave, &link, "nvshare-end")) link.leaving = kNot;
 }
@@ -110,4 +110,4 @@ void wait_until_left(Link& link) {
   wait_while(link, kGives, kMorePatience);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -11,7 +11,7 @@
 #include "interposer/link/state.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 using Name = uint8_t[wire::kIpcNameLength];
@@ -22,8 +22,8 @@ constexpr uint64_t kMayCross = 200'000'000;
 
 struct Self {
   Mutex mutex;
-  bool named;
-  Name name;
+  bool named GUARDED_BY(mutex);
+  Name name GUARDED_BY(mutex);
 };
 constinit Self g_self{};
 
@@ -87,7 +87,7 @@ bool random_bytes(void* to, size_t bytes) {
   return syscall(SYS_getrandom, to, bytes, 0) == static_cast<long>(bytes);
 }
 
-bool ipc_announce(Gate& gate, Name& name) {
+bool ipc_announce(gate::Gate& gate, Name& name) {
   const KeepErrno keep;
   Link& link = *gate.link;
   if (!own_name(name)) return false;
@@ -131,4 +131,4 @@ void forget_ipc_after_fork() {
   g_self.named = false;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -5,7 +5,7 @@
 
 // How processes that share memory find each other: through the scheduler, by a name that each owner
 // has chosen at random. docs/protocol.md tells the story.
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 
 struct Link;
 
@@ -17,7 +17,7 @@ bool random_bytes(void* to, size_t bytes);
 
 // Others find this process by the name from now on, through the gate's connection and those that
 // follow it. False when they cannot: the scheduler is of before protocol 1.4, or there is no name.
-bool ipc_announce(Gate& gate, uint8_t (&name)[wire::kIpcNameLength]);
+bool ipc_announce(gate::Gate& gate, uint8_t (&name)[wire::kIpcNameLength]);
 // Whether the name is this process's own.
 bool ipc_is_own(const uint8_t (&name)[wire::kIpcNameLength]);
 // With the link's mutex held, on a new connection: the scheduler learns the name again.
@@ -28,11 +28,6 @@ void ipc_announce_again(Link& link);
 int ipc_reach(const uint8_t (&owner)[wire::kIpcNameLength], const wire::IpcMemory& memory,
               uint64_t deadline);
 
-// For the link's thread: somebody at the other end of the socket, which is taken, has asked for the
-// memory. Answered by a thread of its own: neither exporting nor sending holds up the link.
-void ipc_answer(int socket, const wire::IpcMemory& memory);
-
 void forget_ipc_after_fork();
-void forget_answers_after_fork();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -12,7 +12,7 @@
 #include "interposer/moving/managed/managed.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 // One per device; all zero until it is used, so that a process without CUDA pays nothing.
@@ -35,7 +35,7 @@ bool identify(Link& link, CUdevice device) {
 void at_exit() {
   if (in_forked_child()) return;
   for (Link& link : g_links) give_back_first(link);
-  stop_looking();
+  gate::stop_looking();
   for (Link& link : g_links) begin_to_leave(link);
   for (Link& link : g_links) wait_until_left(link);
 }
@@ -44,16 +44,16 @@ void at_exit() {
 // looking for one.
 void make_link(Link& link, CUdevice device) {
   if (!identify(link, device)) return;
-  const bool barrier = prepare_barrier();
+  const bool barrier = gate::prepare_barrier();
   const bool connected = connect_link(link);
   if (!connected) {
     link.running_free = true;
     link.unnoted = true;
-    link.gate.state = kFree;
+    link.gate.state = gate::kFree;
   }
   link.made = true;
   const int count = g_link_count.fetch_add(1) + 1;
-  g_only_gate = barrier && count == 1 ? &link.gate : nullptr;
+  gate::g_only_gate = barrier && count == 1 ? &link.gate : nullptr;
   handle_forks();
   if (count == 1) atexit(at_exit);
   if (!start_thread(serve_link, &link, "nvshare")) {
@@ -61,7 +61,7 @@ void make_link(Link& link, CUdevice device) {
     if (link.socket >= 0) close(link.socket);
     link.socket = -1;
     link.phase = Phase::Unmanaged;
-    link.gate.state = kFree;
+    link.gate.state = gate::kFree;
   }
 }
 
@@ -152,8 +152,8 @@ void tell(Link& link, const wire::Header& message) {
 }
 
 void open_gate(Link& link, uint32_t state) {
-  if (state == kFree) link.unnoted = true;
-  set_state(link.gate, state);
+  if (state == gate::kFree) link.unnoted = true;
+  gate::set_state(link.gate, state);
   wake_the_waiting(link);
 }
 
@@ -171,7 +171,7 @@ void publish(Link& link, uint64_t now) {
   page->program.used = used;
   page->program.total_used = link.total_used + used;
   page->program.grant = link.grant;
-  page->program.submissions = all_passes();
+  page->program.submissions = gate::all_passes();
   page->program.waiting = link.waiting.load();
 }
 
@@ -179,7 +179,7 @@ namespace {
 
 // Whether some of what the program may touch is not there. Unified memory comes when it is touched.
 bool is_incomplete(Link& link) {
-  return static_cast<int64_t>(link.absent.load() - managed_absent(link.gate)) > 0;
+  return static_cast<int64_t>(link.absent.load() - moving::managed::managed_absent(link.gate)) > 0;
 }
 
 }  // namespace
@@ -196,7 +196,8 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
   // The scheduler has heard of the last of what moved before the move is over. It stays in the page
   // until then: given back it would come again at once.
   if (link.moving.load()) return;
-  if (link.gate.state.load() == kEnded || stopped_looking()) {  // nobody would give it back later
+  if (link.gate.state.load() == gate::kEnded ||
+      gate::stopped_looking()) {  // nobody would give it back later
     link.phase = Phase::Idle;
     return give_unused_back(link, grant, false);
   }
@@ -209,7 +210,7 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
   link.dropped = link.drop == grant;  // before it could be taken
   const uint64_t now = now_ns();
   link.meter.begin(now);
-  link.ahead = Ahead::of(budget, 0);
+  link.ahead = gate::Ahead::of(budget, 0);
   const bool free = watch == wire::Watch::Free && budget == 0;
   link.running_free = free;
   if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle
@@ -219,7 +220,7 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
   link.busy = free;
   publish(link, now);
   link.phase = Phase::Holding;
-  open_gate(link, free ? kFree : kMetered);
+  open_gate(link, free ? gate::kFree : gate::kMetered);
 }
 
 void take_offer(Link& link) {
@@ -236,7 +237,7 @@ bool any_link() {
   return g_link_count.load(std::memory_order_relaxed) > 0;
 }
 
-Gate* gate_of_device(CUdevice device) {
+gate::Gate* gate_of_device(CUdevice device) {
   if (device < 0 || device >= kMaxDevices || in_forked_child()) return nullptr;
   Link& link = g_links[device];
   if (link.made) return &link.gate;
@@ -245,7 +246,7 @@ Gate* gate_of_device(CUdevice device) {
   return link.made ? &link.gate : nullptr;
 }
 
-Gate* gate_in_use(const CUuuid& device) {
+gate::Gate* gate_in_use(const CUuuid& device) {
   if (!any_link() || in_forked_child()) return nullptr;
   for (Link& link : g_links) {
     if (link.made && is_same(link.uuid, device)) return &link.gate;
@@ -265,7 +266,7 @@ bool is_same(const CUuuid& one, const CUuuid& other) {
 uint64_t own_limit(uint64_t device_memory) {
   constexpr uint64_t kNothingFits = 1;
   const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT");
-  const uint64_t limit = parse_limit(text, device_memory);
+  const uint64_t limit = memory::parse_limit(text, device_memory);
   if (limit != 0 || text == nullptr || *text == 0 || strcmp(text, "0") == 0) return limit;
   // A program whose limit has a typing error is not to take the whole card.
   warn_once(
@@ -274,18 +275,18 @@ uint64_t own_limit(uint64_t device_memory) {
   return kNothingFits;
 }
 
-Gate* gate_of_current_device() {
+gate::Gate* gate_of_current_device() {
   CUdevice device = -1;
   if (real<FunctionId::cuCtxGetDevice>(&device) != CUDA_SUCCESS) return nullptr;
   return gate_of_device(device);
 }
 
-void start_meter(Link& link, StreamRecord& record) {
+void start_meter(Link& link, gate::StreamRecord& record) {
   Lock lock(link.mutex);
   if (link.phase != Phase::Holding && link.phase != Phase::Stopping) return;
   if (link.busy) return;
   link.meter.submitted(now_ns());
-  place_origin(record);
+  gate::place_origin(record);
   link.busy = true;
 }
 
@@ -294,13 +295,14 @@ void start_meter(Link& link, StreamRecord& record) {
 // it is as if the meter had never stopped. Only the GPU's own clock is not to be relied on any more
 // for this interval: markers that were done meanwhile did not look at it.
 void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing) {
-  const Meter running = link.meter;
+  const gate::Meter running = link.meter;
   link.meter.idle(at, elapsed);
   link.busy = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   link.origin.interval = 0;
-  Done ignored;
-  if (nobody_inside(link.gate) && !anything_in_flight(link.gate, spacing, now_ns(), &ignored)) {
+  gate::Done ignored;
+  if (gate::nobody_inside(link.gate) &&
+      !gate::anything_in_flight(link.gate, spacing, now_ns(), &ignored)) {
     return;
   }
   link.meter = running;
@@ -310,18 +312,20 @@ void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing) {
 void note_waited(Link& link) {
   Lock lock(link.mutex);
   if (!link.busy || link.running_free) return;
-  Done done;
+  gate::Done done;
   const uint64_t now = now_ns();
-  if (!nobody_inside(link.gate) || anything_in_flight(link.gate, kPlaceNothing, now, &done)) return;
-  stop_meter(link, now, done.elapsed, kPlaceNothing);
+  if (!gate::nobody_inside(link.gate) ||
+      gate::anything_in_flight(link.gate, gate::kPlaceNothing, now, &done))
+    return;
+  stop_meter(link, now, done.elapsed, gate::kPlaceNothing);
 }
 
-void note_gap(Link& link, StreamRecord& record) {
+void note_gap(Link& link, gate::StreamRecord& record) {
   constexpr uint64_t kGap = 50'000;  // nanoseconds
   const uint64_t now = now_ns();
   const uint64_t last = record.last_call_at.exchange(now, std::memory_order_relaxed);
   if (now <= last + kGap) return;
-  note_pause(record, now);
+  gate::note_pause(record, now);
   if (link.busy && record.marked == record.submitted) note_waited(link);
 }
 
@@ -336,10 +340,10 @@ void wait_for_grant(Link& link) {
     page = link.page.load();
     turn = page != nullptr ? page->bell.load() : link.turn.load();
     take_offer(link);
-    if (link.gate.state.load() != kClosed) return;
+    if (link.gate.state.load() != gate::kClosed) return;
     // Whatever came now would go back at once (begin_grant): nobody opens the gate any more, but
     // who has closed it for a moment.
-    if (stopped_looking() && link.phase != Phase::Holding) return end_gate(link.gate);
+    if (gate::stopped_looking() && link.phase != Phase::Holding) return gate::end_gate(link.gate);
     if (link.phase == Phase::Idle) {
       auto message = wire::make<wire::RequestGrant>();
       tell(link, message.header);
@@ -367,7 +371,7 @@ void wait_for_grant(Link& link) {
   }
 }
 
-Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
+Given memory_request(gate::Gate& gate, uint64_t bytes, bool movable) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Request* request = nullptr;
@@ -390,7 +394,7 @@ Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
   return given;
 }
 
-void memory_freed(Gate& gate, const Gone& gone) {
+void memory_freed(gate::Gate& gate, const Gone& gone) {
   if (gone.bytes == 0) return;
   const KeepErrno keep;
   Link& link = *gate.link;
@@ -410,18 +414,19 @@ bool scheduler_comes_back(const Link& link) {
   constexpr uint64_t kSoon = 5'000'000'000;
   const uint64_t lost_at = link.lost_at.load();
   return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
-         !stopped_looking();
+         !gate::stopped_looking();
 }
 
 }  // namespace
 
-bool wait_for_scheduler(const Gate& gate) {
+bool wait_for_scheduler(const gate::Gate& gate) {
   const KeepErrno keep;
   while (scheduler_comes_back(*gate.link)) sleep_ns(kAskAgain);
   return gate.link->phase != Phase::Unmanaged;
 }
 
-Again::Again(Gate* gate) : gate_(gate), connection_(gate ? gate->link->connection.load() : 0) {}
+Again::Again(gate::Gate* gate)
+    : gate_(gate), connection_(gate ? gate->link->connection.load() : 0) {}
 
 bool Again::after(CUresult result) {
   constexpr uint64_t kMost = 15'000'000'000;  // should one after the other come and go
@@ -452,17 +457,17 @@ bool tell_no_room(Link& link, uint64_t absent) {
 
 }  // namespace
 
-uint64_t memory_of_device(const Gate& gate) {
+uint64_t memory_of_device(const gate::Gate& gate) {
   return gate.link->device_memory;
 }
 
-bool memory_is_short(Gate& gate) {
+bool memory_is_short(gate::Gate& gate) {
   const KeepErrno keep;
   Lock lock(gate.link->mutex);
   return tell_no_room(*gate.link, 0);
 }
 
-bool memory_found_no_room(Gate& gate, uint64_t bytes) {
+bool memory_found_no_room(gate::Gate& gate, uint64_t bytes) {
   constexpr uint64_t kLittle = 100'000;
   const KeepErrno keep;
   Link& link = *gate.link;
@@ -472,19 +477,20 @@ bool memory_found_no_room(Gate& gate, uint64_t bytes) {
     link.absent.fetch_add(bytes);
     link.dropped = true;  // the link's thread gives it back
   }
-  while ((link.phase == Phase::Holding || link.phase == Phase::Stopping) && !stopped_looking()) {
+  while ((link.phase == Phase::Holding || link.phase == Phase::Stopping) &&
+         !gate::stopped_looking()) {
     sleep_ns(kLittle);
   }
   return true;
 }
 
-void memory_rounding(Gate& gate, uint64_t bytes) {
+void memory_rounding(gate::Gate& gate, uint64_t bytes) {
   Link& link = *gate.link;
   link.rounding.store(bytes);
   if (wire::Page* page = link.page.load()) page->program.rounding = bytes;
 }
 
-void memory_pinned(Gate& gate, uint64_t bytes) {
+void memory_pinned(gate::Gate& gate, uint64_t bytes) {
   if (bytes == 0) return;
   const KeepErrno keep;
   Link& link = *gate.link;
@@ -497,14 +503,14 @@ void memory_pinned(Gate& gate, uint64_t bytes) {
   tell(link, message.header);
 }
 
-void arena_untaken(Gate& gate, uint64_t bytes) {
+void arena_untaken(gate::Gate& gate, uint64_t bytes) {
   if (wire::Page* page = gate.link->page.load()) page->program.arena_untaken = bytes;
 }
 
 namespace {
 
 template <typename Message>
-void tell_less_arena(Gate& gate, uint64_t bytes) {
+void tell_less_arena(gate::Gate& gate, uint64_t bytes) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Lock lock(link.mutex);
@@ -517,11 +523,11 @@ void tell_less_arena(Gate& gate, uint64_t bytes) {
 
 }  // namespace
 
-void arena_returned(Gate& gate, uint64_t bytes) {
+void arena_returned(gate::Gate& gate, uint64_t bytes) {
   tell_less_arena<wire::ArenaReturned>(gate, bytes);
 }
 
-void arena_missing(Gate& gate, uint64_t bytes) {
+void arena_missing(gate::Gate& gate, uint64_t bytes) {
   tell_less_arena<wire::ArenaMissing>(gate, bytes);
 }
 
@@ -529,7 +535,7 @@ namespace {
 
 // With the link's mutex held.
 template <typename Message>
-void tell_slabs(Link& link, const SwapSlabs& which, bool missing = false) {
+void tell_slabs(Link& link, const moving::swap::SwapSlabs& which, bool missing = false) {
   auto message = wire::make<Message>();
   message.segment = which.segment;
   message.slabs = which.slabs;
@@ -539,12 +545,13 @@ void tell_slabs(Link& link, const SwapSlabs& which, bool missing = false) {
 
 }  // namespace
 
-void arena_slabs(Gate& gate, SlabNews news, const SwapSlabs& which) {
+void arena_slabs(gate::Gate& gate, moving::swap::SlabNews news,
+                 const moving::swap::SwapSlabs& which) {
   const KeepErrno keep;
   Link& link = *gate.link;
-  const bool missing = news == SlabNews::kMissing;
+  const bool missing = news == moving::swap::SlabNews::kMissing;
   Lock lock(link.mutex);
-  const bool less = missing || news == SlabNews::kPassed;
+  const bool less = missing || news == moving::swap::SlabNews::kPassed;
   if (less) link.arena -= which.bytes;
   if (link.phase == Phase::Unmanaged) return;
   if (link.connection.load() != which.connection) {
@@ -555,21 +562,21 @@ void arena_slabs(Gate& gate, SlabNews news, const SwapSlabs& which) {
     return tell(link, message.header);
   }
   switch (news) {
-    case SlabNews::kTaken:
+    case moving::swap::SlabNews::kTaken:
       return tell_slabs<wire::ArenaTaken>(link, which);
-    case SlabNews::kClosed:
+    case moving::swap::SlabNews::kClosed:
       return tell_slabs<wire::ArenaClosed>(link, which);
-    case SlabNews::kPassed:
-    case SlabNews::kMissing:
+    case moving::swap::SlabNews::kPassed:
+    case moving::swap::SlabNews::kMissing:
       return tell_slabs<wire::ArenaPassed>(link, which, missing);
   }
 }
 
-wire::Backend memory_backend(const Gate& gate) {
+wire::Backend memory_backend(const gate::Gate& gate) {
   return gate.link->backend.load(std::memory_order_relaxed);
 }
 
-MemoryView memory_view(Gate& gate) {
+MemoryView memory_view(gate::Gate& gate) {
   Link& link = *gate.link;
   MemoryView view{link.own_limit, link.allocated.load()};
   wire::Page* page = link.page.load();
@@ -605,4 +612,4 @@ void forget_links_after_fork() {
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -4,22 +4,20 @@
 
 #include "interposer/catch/driver.h"
 #include "interposer/gate/gate.h"
+#include "interposer/moving/swap/swap.h"
 #include "wire/messages.h"
 #include "wire/page.h"
 
 // A device's connection to the scheduler, and the thread that serves it.
-namespace nvshare::interposer {
-
-enum class SlabNews;
-struct SwapSlabs;
+namespace nvshare::interposer::link {
 
 // The gate of the current context's device, connected to the scheduler (or known to have none). The
 // first call for a device connects; null without a current context or in the child of a fork.
-Gate* gate_of_current_device();
+gate::Gate* gate_of_current_device();
 // The same for a device by number.
-Gate* gate_of_device(CUdevice device);
+gate::Gate* gate_of_device(CUdevice device);
 // The gate of a device, if it is used already; asking does not make it so.
-Gate* gate_in_use(const CUuuid& device);
+gate::Gate* gate_in_use(const CUuuid& device);
 
 bool uuid_of(CUdevice device, CUuuid& uuid);
 bool is_same(const CUuuid& one, const CUuuid& other);
@@ -34,24 +32,24 @@ enum class Given {
   Room,    // there is room for them now
   Absent,  // there is none: the grant has been given back, and the next comes when there is
 };
-Given memory_request(Gate& gate, uint64_t bytes, bool movable);
+Given memory_request(gate::Gate& gate, uint64_t bytes, bool movable);
 
 // All that the gate's device has.
-uint64_t memory_of_device(const Gate& gate);
+uint64_t memory_of_device(const gate::Gate& gate);
 
 // The driver has no memory for bytes that were given with room: they are absent from now on, and no
 // grant is held when this returns. False without a scheduler, which could make room.
-bool memory_found_no_room(Gate& gate, uint64_t bytes);
+bool memory_found_no_room(gate::Gate& gate, uint64_t bytes);
 
 // Whether there is a scheduler; one that has just gone is waited for: it alone can make room.
-bool wait_for_scheduler(const Gate& gate);
+bool wait_for_scheduler(const gate::Gate& gate);
 
 // For an allocation: whether it is to be tried once more when the driver had no memory for it.
 // Without a scheduler nobody makes room, and a program would die of that; but one that was there is
 // most probably about to come back, and then it is asked.
 class Again {
  public:
-  explicit Again(Gate* gate);
+  explicit Again(gate::Gate* gate);
   // Waits a moment before it says yes.
   bool after(CUresult result);
   // The scheduler, or a limit, has said no: so it stays.
@@ -61,14 +59,14 @@ class Again {
   }
 
  private:
-  Gate* gate_;
+  gate::Gate* gate_;
   uint64_t connection_;
   uint64_t since_ = 0;
 };
 
 // `allocate(again)` asks for the memory, calls the driver, and gives back what it did not get.
 template <typename Allocate>
-CUresult allocate_with_scheduler(Gate* gate, const Allocate& allocate) {
+CUresult allocate_with_scheduler(gate::Gate* gate, const Allocate& allocate) {
   Again again(gate);
   CUresult result;
   do {
@@ -79,7 +77,7 @@ CUresult allocate_with_scheduler(Gate* gate, const Allocate& allocate) {
 
 // The driver has no memory where by the scheduler's books there is some: it is told so. False
 // without a scheduler.
-bool memory_is_short(Gate& gate);
+bool memory_is_short(gate::Gate& gate);
 
 // They are not there any more (freed, or the driver refused them): all of them, those on the GPU,
 // and of those the ones that could never leave it.
@@ -88,29 +86,30 @@ struct Gone {
   uint64_t resident = 0;
   uint64_t pinned = 0;
 };
-void memory_freed(Gate& gate, const Gone& gone);
-inline void pinned_memory_freed(Gate& gate, uint64_t bytes) {
+void memory_freed(gate::Gate& gate, const Gone& gone);
+inline void pinned_memory_freed(gate::Gate& gate, uint64_t bytes) {
   memory_freed(gate, {bytes, bytes, bytes});
 }
 
 // What the memory that can be swapped takes beyond what is counted, in whole pages. Told before the
 // memory is asked for.
-void memory_rounding(Gate& gate, uint64_t bytes);
+void memory_rounding(gate::Gate& gate, uint64_t bytes);
 
 // So many that could leave the GPU, and are on it, never will again.
-void memory_pinned(Gate& gate, uint64_t bytes);
+void memory_pinned(gate::Gate& gate, uint64_t bytes);
 
 // So much host memory has been given and is not ready yet.
-void arena_untaken(Gate& gate, uint64_t bytes);
+void arena_untaken(gate::Gate& gate, uint64_t bytes);
 // So much host memory has been given back.
-void arena_returned(Gate& gate, uint64_t bytes);
+void arena_returned(gate::Gate& gate, uint64_t bytes);
 // So much that was given, and counted, is not there.
-void arena_missing(Gate& gate, uint64_t bytes);
+void arena_missing(gate::Gate& gate, uint64_t bytes);
 // As SwapTellSlabs.
-void arena_slabs(Gate& gate, SlabNews news, const SwapSlabs& which);
+void arena_slabs(gate::Gate& gate, moving::swap::SlabNews news,
+                 const moving::swap::SwapSlabs& which);
 
 // What becomes of plain allocations.
-wire::Backend memory_backend(const Gate& gate);
+wire::Backend memory_backend(const gate::Gate& gate);
 
 // What the tenant may have (the least of its limit and the process's own; 0: no limit) and what of
 // it is allocated.
@@ -121,10 +120,10 @@ struct MemoryView {
   bool has_room = false;
   uint64_t room_left = 0;
 };
-MemoryView memory_view(Gate& gate);
+MemoryView memory_view(gate::Gate& gate);
 
 // The process's own limit on a device that has so much memory (NVSHARE_GPU_MEMORY_LIMIT); 0: none.
 // Of a value that is not understood: so little that nothing fits.
 uint64_t own_limit(uint64_t device_memory);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

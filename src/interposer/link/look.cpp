@@ -10,7 +10,7 @@
 #include "interposer/link/state.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 // Programs look many times a second, and scripts at every step.
@@ -26,13 +26,13 @@ struct Seen {
 
 struct Looks {
   Mutex mutex;  // never held while somebody is asked
-  Seen seen[kMaxDevices];
-  uint64_t leave_alone_until;
+  Seen seen[kMaxDevices] GUARDED_BY(mutex);
+  uint64_t leave_alone_until GUARDED_BY(mutex);
 };
 constinit Looks g_looks{};
 
 // Whose place the device's view is in, or the oldest.
-Seen& place_of(const CUuuid& device) {
+Seen& place_of(const CUuuid& device) REQUIRES(g_looks.mutex) {
   Seen* oldest = &g_looks.seen[0];
   for (Seen& one : g_looks.seen) {
     if (one.at != 0 && is_same(one.device, device)) return one;
@@ -88,7 +88,7 @@ MemoryView tenants_view(const CUuuid& device) {
 }  // namespace
 
 MemoryView look_at_memory(const CUuuid& device, uint64_t device_memory) {
-  if (Gate* gate = gate_in_use(device)) return memory_view(*gate);
+  if (gate::Gate* gate = gate_in_use(device)) return memory_view(*gate);
   const KeepErrno keep;
   MemoryView view = tenants_view(device);
   const uint64_t own = own_limit(device_memory);
@@ -110,4 +110,4 @@ void forget_looks_after_fork() {
   g_looks.mutex.reset_after_fork();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

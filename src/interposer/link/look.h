@@ -2,7 +2,7 @@
 
 #include "interposer/link/link.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 
 // What memory_view() tells, for a device that this process need not use: without a link the
 // scheduler is asked, and the process does not become a client of it. `device_memory` is what the
@@ -13,4 +13,4 @@ MemoryView look_at_memory(CUdevice device);
 
 void forget_looks_after_fork();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

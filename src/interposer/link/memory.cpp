@@ -8,7 +8,7 @@
 #include "interposer/moving/managed/managed.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 // What is being obeyed: one order to send out, or as many to bring in as have come. Of each,
@@ -31,7 +31,7 @@ void drop_first(Order* orders, int& count) {
   for (int i = 0; i < count; ++i) orders[i] = orders[i + 1];
 }
 
-void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done,
+void tell_moved(Link& link, uint64_t order, const moving::swap::SwapMoved& moved, bool done,
                 bool no_room = false) {
   Lock lock(link.mutex);
   link.absent.fetch_add(moved.out - moved.in);
@@ -48,10 +48,10 @@ void tell_moved(Link& link, uint64_t order, const SwapMoved& moved, bool done,
 }
 
 // What has come in goes to the orders as they came.
-void tell_in(Moving& moving, SwapMoved moved) {
+void tell_in(Moving& moving, moving::swap::SwapMoved moved) {
   while (moved.in > 0 && moving.count > 0) {
     Order& order = moving.orders[0];
-    SwapMoved part = moved;
+    moving::swap::SwapMoved part = moved;
     part.in = moved.in < order.bytes ? moved.in : order.bytes;
     part.copied = moved.copied < part.in ? moved.copied : part.in;
     moved = {0, moved.in - part.in, moved.copied - part.copied, 0};
@@ -81,14 +81,14 @@ void wait_for_message(const Link& link, uint64_t nanoseconds) {
 }
 
 // Others wait for the room, and the program's threads for answers of the scheduler.
-bool moved_some(void* argument, SwapMoved& moved) {
+bool moved_some(void* argument, moving::swap::SwapMoved& moved) {
   Moving& moving = *static_cast<Moving*>(argument);
   Link& link = *moving.link;
   moving.moved += moved.out + moved.in;
   if (moved.out > 0) tell_moved(link, moving.orders[0].number, moved, false);
   const bool in = moving.count == 0 || !moving.orders[0].out;
   if (moved.in > 0) tell_in(moving, moved);
-  if (stopped_looking()) return false;
+  if (gate::stopped_looking()) return false;
   if (link.socket < 0) return true;
   if (moved.wait > 0) wait_for_message(link, moved.wait);
   moved.wait = 0;
@@ -97,20 +97,21 @@ bool moved_some(void* argument, SwapMoved& moved) {
   return !link.lost;
 }
 
-using Move = bool (*)(Gate&, uint64_t, SwapProgress, void*);
+using Move = bool (*)(gate::Gate&, uint64_t, moving::swap::SwapProgress, void*);
 
 // There may be memory of both kinds: what the first has not moved is left to the second. Whether
 // that was all of it.
 bool move_both(Move first, Move second, Moving& moving) {
-  Gate& gate = moving.link->gate;
+  gate::Gate& gate = moving.link->gate;
   const bool all = first(gate, moving.wanted, moved_some, &moving);
   if (moving.moved >= moving.wanted || moving.link->lost) return all;
   return second(gate, moving.wanted - moving.moved, moved_some, &moving) && all;
 }
 
 bool obey(Moving& moving) {
-  return moving.orders[0].out ? move_both(swap_out, managed_out, moving)
-                              : move_both(swap_in, managed_in, moving);
+  return moving.orders[0].out
+             ? move_both(moving::swap::swap_out, moving::managed::managed_out, moving)
+             : move_both(moving::swap::swap_in, moving::managed::managed_in, moving);
 }
 
 }  // namespace
@@ -122,7 +123,7 @@ namespace {
 bool begin_moving(Link& link) {
   Lock lock(link.mutex);
   const Phase phase = link.phase;
-  if ((phase != Phase::Idle && phase != Phase::Asked) || stopped_looking()) return false;
+  if ((phase != Phase::Idle && phase != Phase::Asked) || gate::stopped_looking()) return false;
   link.moving = true;
   return true;
 }
@@ -147,7 +148,7 @@ namespace {
 // before the grant went back.
 void log_order(Link& link, const Order& order, uint64_t moved, uint64_t took) {
   if (!logs()) return;
-  const SwapTimes times = swap_times(link.gate);
+  const moving::swap::SwapTimes times = moving::swap::swap_times(link.gate);
   const auto us = [](uint64_t ns) { return static_cast<unsigned long long>(ns / 1000); };
   log("swap %s order=%llu ordered=%llu bytes=%llu took=%lluus drain=%lluus hash=%llu map=%llu "
       "unmap=%llu submit=%llu copy=%llu place=%llu tell=%llu",
@@ -169,7 +170,7 @@ void run_orders(Link& link) {
     const uint64_t begin = now_ns();
     const bool moves = begin_moving(link);
     const bool all = !moves || obey(moving);
-    if (moves && out && !stopped_looking()) memory_trim_pools(link.device);
+    if (moves && out && !gate::stopped_looking()) memory::memory_trim_pools(link.device);
     for (int i = 0; i < moving.count; ++i) {
       tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }
@@ -196,11 +197,11 @@ bool bring_all_back(Link& link, bool gives_way) {
   // What the driver did not bring now it brings when it is touched. Looked at in this order: memory
   // that is promised as absent is in the first number before it is in the second.
   const uint64_t absent = link.absent.load();
-  if (absent <= managed_absent(link.gate)) return true;
+  if (absent <= moving::managed::managed_absent(link.gate)) return true;
   // It cannot run with a part of its memory, and another could with the room.
   const uint64_t given_up = gives_way ? ~uint64_t{0} : brought;
   if (given_up > 0) move_alone(link, given_up, true);
   return false;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -7,7 +7,7 @@
 #include "interposer/guest/sys.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 constexpr int kTimeout = 1;  // seconds
@@ -45,4 +45,4 @@ const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], 
   return header;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -3,7 +3,7 @@
 #include "wire/messages.h"
 
 // The scheduler's socket, as everything in the interposer reaches it.
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 
 // A connection, or negative errno. Sending and receiving on it, as connecting, give up after a
 // second, with -EAGAIN.
@@ -14,4 +14,4 @@ int connect_to_scheduler();
 // aligned for any message.
 const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd = nullptr);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

@@ -1,12 +1,13 @@
 #pragma once
 
 #include "interposer/gate/meter.h"
+#include "interposer/gate/records.h"
 #include "interposer/link/link.h"
 #include "wire/messages.h"
 #include "wire/page.h"
 
 // A device's connection to the scheduler, as the files of the interposer share it.
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxOrders = 64;
@@ -46,7 +47,7 @@ struct Origin {
 };
 
 struct Link {
-  Gate gate;
+  gate::Gate gate;
   CUdevice device = -1;
   CUuuid uuid = {};
   uint64_t device_memory = 0;
@@ -65,11 +66,11 @@ struct Link {
   uint64_t budget = 0;
   bool dropped = false;  // the scheduler wants the grant back
   uint64_t drop = 0;     // the last one that it wanted back, of this connection
-  Meter meter;
-  Grace grace;
+  gate::Meter meter;
+  gate::Grace grace;
   std::atomic<bool> busy{false};  // what the meter says, to be seen without the mutex
   uint64_t total_used = 0;
-  std::atomic<uint64_t> ahead{Ahead::kLeast};  // what may be in flight now
+  std::atomic<uint64_t> ahead{gate::Ahead::kLeast};  // what may be in flight now
   Origin origin;
   std::atomic<bool> running_free{false};
   std::atomic<bool> unnoted{false};  // what was submitted while running free is in nobody's books
@@ -149,8 +150,8 @@ bool any_link();
 void wait_for_grant(Link& link);
 
 // Something is about to be submitted, or was: the meter runs.
-void start_meter(Link& link, StreamRecord& record);
-inline void note_busy(Link& link, StreamRecord& record) {
+void start_meter(Link& link, gate::StreamRecord& record);
+inline void note_busy(Link& link, gate::StreamRecord& record) {
   if (!link.busy.load()) start_meter(link, record);
 }
 
@@ -164,7 +165,7 @@ void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing);
 void note_waited(Link& link);
 
 // The same before a call that comes a while after the last one: the GPU may have run out of work.
-void note_gap(Link& link, StreamRecord& record);
+void note_gap(Link& link, gate::StreamRecord& record);
 
 // memory.cpp, for the link's thread alone: does what was ordered. The connection may turn out
 // to be lost meanwhile (`lost`).
@@ -184,7 +185,7 @@ void wait_until_left(Link& link);
 
 // thread.cpp: with the link's mutex held, nothing of the link on the GPU and no way there: the
 // grant goes back.
-void give_grant_back(Link& link, const struct Done& done);
+void give_grant_back(Link& link, const gate::Done& done);
 // Takes the messages that have arrived; false when the connection is gone.
 bool pump(Link& link);
 // Connects and says hello; true when the scheduler welcomed the link, which is
@@ -193,4 +194,6 @@ bool connect_link(Link& link);
 // Serves the connection for as long as the process lives.
 void* serve_link(void* link);
 
-}  // namespace nvshare::interposer
+void forget_links_after_fork();
+
+}  // namespace nvshare::interposer::link

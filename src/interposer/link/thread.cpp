@@ -14,10 +14,11 @@
 #include "interposer/link/ipc.h"
 #include "interposer/link/scheduler_socket.h"
 #include "interposer/link/state.h"
+#include "interposer/memory/ipc_answer.h"
 #include "interposer/moving/swap/swap.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::link {
 namespace {
 
 constexpr uint64_t kMicrosecond = 1'000;
@@ -105,8 +106,8 @@ void open_locked(Link& link, uint32_t state) {
 // Running free, nothing was noted of what was submitted: once nobody is on the way any more, every
 // stream is taken for busy. False while somebody is.
 bool out_of_the_open(Link& link) {
-  if (!nobody_inside(link.gate)) return false;
-  if (link.unnoted) assume_all_busy(link.gate);
+  if (!gate::nobody_inside(link.gate)) return false;
+  if (link.unnoted) gate::assume_all_busy(link.gate);
   link.unnoted = false;
   return true;
 }
@@ -132,19 +133,19 @@ void wait_for_end(uint64_t expected, uint64_t now, uint64_t* awake_since) {
 // when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
 // waits for a value the host writes): when nothing moves for long (Stuck), whoever waits is let
 // through for a moment.
-Done drain(Link& link) {
-  Done done;
+gate::Done drain(Link& link) {
+  gate::Done done;
   uint64_t served_at = now_ns();
-  Stuck stuck(served_at);
+  gate::Stuck stuck(served_at);
   uint64_t awake_since = 0;
   const bool connected = link.phase == Phase::Stopping;
   for (;;) {
     const uint64_t now = now_ns();
-    if (out_of_the_open(link) && !anything_in_flight(link.gate, 0, now, &done)) break;
+    if (out_of_the_open(link) && !gate::anything_in_flight(link.gate, 0, now, &done)) break;
     if (stuck.seems(done.since, now) && link.waiting.load() > 0 && link.absent.load() == 0) {
-      open_locked(link, kMetered);
+      open_locked(link, gate::kMetered);
       sleep_ns(kLetThrough);
-      close_gate(link.gate);
+      gate::close_gate(link.gate);
       stuck.let_through(now_ns());
     }
     wait_for_end(done.expected, now, &awake_since);
@@ -158,7 +159,7 @@ Done drain(Link& link) {
   return done;
 }
 
-uint64_t seen(const Done& done, uint64_t now) {
+uint64_t seen(const gate::Done& done, uint64_t now) {
   return done.since != 0 && done.since < now ? done.since : now;
 }
 
@@ -170,13 +171,13 @@ void stop(Link& link) {
     link.phase = Phase::Stopping;
   }
   const uint64_t begin = now_ns();
-  close_gate(link.gate);
-  const Done done = drain(link);
+  gate::close_gate(link.gate);
+  const gate::Done done = drain(link);
   link.drained = now_ns() - begin;
   Lock lock(link.mutex);
-  if (stopped_looking()) {  // so nobody can tell whether it has run out
+  if (gate::stopped_looking()) {  // so nobody can tell whether it has run out
     link.phase = Phase::Holding;
-    end_gate(link.gate);
+    gate::end_gate(link.gate);
     wake_the_waiting(link);
     return;
   }
@@ -185,7 +186,7 @@ void stop(Link& link) {
 
 }  // namespace
 
-void give_grant_back(Link& link, const Done& done) {
+void give_grant_back(Link& link, const gate::Done& done) {
   const uint64_t now = now_ns();
   link.meter.idle(seen(done, now), done.elapsed);
   link.busy = false;
@@ -194,7 +195,7 @@ void give_grant_back(Link& link, const Done& done) {
   auto message = wire::make<wire::Released>();
   message.grant = link.grant;
   message.used = link.meter.used(now);
-  message.more_work = link.waiting.load() > 0 && link.gate.state.load() != kEnded;
+  message.more_work = link.waiting.load() > 0 && link.gate.state.load() != gate::kEnded;
   if (message.more_work != 0) link.grace.asked(now);
   const uint64_t gaps = link.meter.gaps() / 1000;
   message.gaps = gaps < UINT32_MAX ? static_cast<uint32_t>(gaps) : UINT32_MAX;
@@ -226,13 +227,13 @@ void take(Link& link, const wire::Mode& message) {
   if (free == link.running_free) return;
   if (!free) {
     // Whoever passed freely is waited for, or what he submits would be in nobody's books.
-    close_gate(link.gate);
+    gate::close_gate(link.gate);
     for (const uint64_t begin = now_ns(); now_ns() - begin < kPatience;) {
       if (out_of_the_open(link)) break;
       sleep_ns(20 * kMicrosecond);
     }
     // Who is still inside is waited for when the gate closes next; what is there now is noted.
-    if (link.unnoted) assume_all_busy(link.gate);
+    if (link.unnoted) gate::assume_all_busy(link.gate);
   }
   {
     Lock lock(link.mutex);
@@ -241,7 +242,7 @@ void take(Link& link, const wire::Mode& message) {
     link.meter.submitted(now_ns());
     link.busy = true;
   }
-  open_locked(link, free ? kFree : kMetered);
+  open_locked(link, free ? gate::kFree : gate::kMetered);
 }
 
 void take(Link& link, const wire::Arena& message, int* descriptor) {
@@ -255,24 +256,25 @@ void take(Link& link, const wire::Arena& message, int* descriptor) {
         "in time (does a security profile refuse its files, or are too many files open?)");
     return arena_missing(link.gate, message.bytes);
   }
-  swap_add_arena(link.gate, *descriptor, message.bytes, arena_untaken, arena_missing);
+  moving::swap::swap_add_arena(link.gate, *descriptor, message.bytes, arena_untaken, arena_missing);
   *descriptor = -1;
 }
 
 void take(Link& link, const wire::ArenaShared& message, int* descriptor) {
-  const SwapSharedSegment segment{link.connection.load(), message.segment, message.bytes,
-                                  message.owned, message.there};
+  const moving::swap::SwapSharedSegment segment{link.connection.load(), message.segment,
+                                                message.bytes, message.owned, message.there};
   {
     Lock lock(link.mutex);
-    link.arena += swap_slab_bytes(message.bytes, message.owned);
+    link.arena += moving::swap::swap_slab_bytes(message.bytes, message.owned);
   }
-  swap_add_shared(link.gate, *descriptor, segment, arena_untaken, arena_missing, arena_slabs);
+  moving::swap::swap_add_shared(link.gate, *descriptor, segment, arena_untaken, arena_missing,
+                                arena_slabs);
   *descriptor = -1;
 }
 
 void take(Link& link, const wire::ArenaYours& message) {
-  const uint64_t bytes =
-      swap_slabs_given(link.gate, link.connection.load(), message.segment, message.slabs);
+  const uint64_t bytes = moving::swap::swap_slabs_given(link.gate, link.connection.load(),
+                                                        message.segment, message.slabs);
   Lock lock(link.mutex);
   link.arena += bytes;
 }
@@ -318,11 +320,11 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
   } else if (const auto* yours = wire::as<wire::ArenaYours>(header)) {
     take(link, *yours);
   } else if (const auto* close = wire::as<wire::ArenaClose>(header)) {
-    swap_slabs_close(link.gate, link.connection.load(), close->segment, close->slabs);
+    moving::swap::swap_slabs_close(link.gate, link.connection.load(), close->segment, close->slabs);
   } else if (const auto* need = wire::as<wire::ArenaNeed>(header)) {
-    swap_arena_need(link.gate, need->bytes, arena_returned);
+    moving::swap::swap_arena_need(link.gate, need->bytes, arena_returned);
   } else if (const auto* wanted = wire::as<wire::IpcWanted>(header)) {
-    if (*descriptor >= 0) ipc_answer(*descriptor, wanted->memory);
+    if (*descriptor >= 0) memory::ipc_answer(*descriptor, wanted->memory);
     *descriptor = -1;
   } else if (const auto* refused = wire::as<wire::MemoryRefused>(header)) {
     answer(link, refused->request, Request::kRefused);
@@ -349,7 +351,7 @@ namespace {
 
 // Running free: whether calls still pass. When none do, streams are looked at.
 bool moves_freely(Link& link, uint64_t now) {
-  const uint64_t passes = all_passes();
+  const uint64_t passes = gate::all_passes();
   if (passes != link.passes_seen) {
     link.passes_seen = passes;
     link.passes_changed_at = now;
@@ -357,7 +359,7 @@ bool moves_freely(Link& link, uint64_t now) {
     return true;
   }
   if (now - link.passes_changed_at < kFreeLook) return true;
-  if (!link.looking) assume_all_busy(link.gate);
+  if (!link.looking) gate::assume_all_busy(link.gate);
   link.looking = true;
   return false;
 }
@@ -366,15 +368,15 @@ bool moves_freely(Link& link, uint64_t now) {
 bool look(Link& link) {
   const uint64_t now = now_ns();
   bool in_flight = true;
-  Done done;
+  gate::Done done;
   if (!link.running_free || !moves_freely(link, now)) {
-    in_flight =
-        !nobody_inside(link.gate) || anything_in_flight(link.gate, kTailSpacing, now, &done);
+    in_flight = !gate::nobody_inside(link.gate) ||
+                gate::anything_in_flight(link.gate, kTailSpacing, now, &done);
   }
   Lock lock(link.mutex);
   if (!in_flight && link.busy) stop_meter(link, seen(done, now), done.elapsed, kTailSpacing);
   publish(link, now);
-  link.ahead = Ahead::of(link.budget, link.meter.used(now));
+  link.ahead = gate::Ahead::of(link.budget, link.meter.used(now));
   if (link.dropped) return true;
   if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
   if (link.busy) return false;
@@ -420,7 +422,7 @@ void serve_connection(Link& link) {
     if (poll.revents != 0 && !pump(link)) return;
     run_orders(link);
     if (link.lost || is_hung(link)) return;
-    if (link.phase == Phase::Holding && !stopped_looking() && look(link)) stop(link);
+    if (link.phase == Phase::Holding && !gate::stopped_looking() && look(link)) stop(link);
   }
 }
 
@@ -442,15 +444,15 @@ void lose(Link& link) {
   }
   link.lost = false;
   link.order_count = 0;
-  open_gate(link, kClosed);
+  open_gate(link, gate::kClosed);
 }
 
 // Alone the program runs on when it was told to, as soon as all it has is on the GPU.
 void run_alone(Link& link) {
-  if (link.phase != Phase::Unmanaged || link.gate.state.load() != kClosed) return;
+  if (link.phase != Phase::Unmanaged || link.gate.state.load() != gate::kClosed) return;
   if (link.when_lost != wire::WhenLost::Run || now_ns() < link.alone_at) return;
   if (link.absent.load() > 0) {  // something may move, and nothing that is in use does
-    close_gate(link.gate);
+    gate::close_gate(link.gate);
     drain(link);
   }
   // Two of which neither had all when the scheduler went wait for each other's room until one gives
@@ -467,14 +469,14 @@ void run_alone(Link& link) {
   link.alone_wait = 0;
   Lock lock(link.mutex);
   link.running_free = true;
-  open_gate(link, kFree);
+  open_gate(link, gate::kFree);
 }
 
 // Host memory of the scheduler before this one is still there, and all of it is kept until this one
 // says how much is enough. With the link's mutex held.
 void tell_of_arena(Link& link) {
   if (link.arena == 0) return;
-  swap_arena_need(link.gate, ~uint64_t{0}, nullptr);
+  moving::swap::swap_arena_need(link.gate, ~uint64_t{0}, nullptr);
   auto message = wire::make<wire::ArenaKept>();
   message.bytes = link.arena;
   tell(link, message.header);
@@ -484,10 +486,10 @@ void tell_of_arena(Link& link) {
 bool come_back(Link& link, int socket) {
   const uint32_t before = link.gate.state.load();
   if (link.made) {
-    close_gate(link.gate);
+    gate::close_gate(link.gate);
     drain(link);
   }
-  swap_forget_shared(link.gate);
+  moving::swap::swap_forget_shared(link.gate);
   Lock lock(link.mutex);
   auto hello = hello_of(link);
   if (wire::send(socket, &hello.header, true) == 0 && take_welcome(link, socket)) {
@@ -501,10 +503,10 @@ bool come_back(Link& link, int socket) {
     link.alone_at = link.alone_wait = 0;
     tell_of_arena(link);
     ipc_announce_again(link);
-    open_gate(link, kClosed);
+    open_gate(link, gate::kClosed);
     return true;
   }
-  link.running_free = before == kFree;
+  link.running_free = before == gate::kFree;
   open_gate(link, before);
   return false;
 }
@@ -544,4 +546,4 @@ void* serve_link(void* argument) {
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::link

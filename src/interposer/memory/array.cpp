@@ -3,7 +3,7 @@
 #include "interposer/memory/count.h"
 
 // Arrays and mipmaps, by the bytes of their elements.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 template <typename Shape>
@@ -22,8 +22,8 @@ template <FunctionId kFunction, FunctionId kDestroy, typename Object, typename S
 CUresult create(KeyKind kind, uint64_t bytes, Object* handle, const Shape* shape, More... more) {
   const bool absurd = bytes >= kMostBytes;
   const bool counted = handle != nullptr && bytes != 0 && !absurd;
-  Gate* gate = counted ? gate_of_current_device() : nullptr;
-  return allocate_with_scheduler(gate, [&](Again& again) {
+  gate::Gate* gate = counted ? link::gate_of_current_device() : nullptr;
+  return link::allocate_with_scheduler(gate, [&](link::Again& again) {
     Charge charge(gate, bytes);
     if (charge.refused()) return again.refused();
     const CUresult result = real<kFunction>(handle, shape, more...);
@@ -47,7 +47,10 @@ CUresult destroy(KeyKind kind, Object handle) {
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR_v1* allocate_array) {
   const uint64_t bytes = allocate_array == nullptr ? 0 : array_bytes(flat(*allocate_array));
@@ -90,5 +93,4 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array) {
   return destroy<FunctionId::cuMipmappedArrayDestroy>(KeyKind::kMipmap, mipmapped_array);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

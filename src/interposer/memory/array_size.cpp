@@ -2,7 +2,7 @@
 
 #include "interposer/memory/count.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 // How elements are laid out: `bits` for each element (of one channel or of all), or for each block
@@ -153,4 +153,4 @@ uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
   return bytes;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -6,7 +6,7 @@
 
 // Contexts end, and the memory that was allocated in them with them. Memory of pools, of graphs and
 // of the virtual memory API belongs to the device and outlives them.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 constexpr uint32_t kPlainTag = 0;
@@ -27,7 +27,7 @@ void memory_context_gone(CUcontext context, uint64_t before) {
     g_books.attachments.remove(number_of(context), kPlainTag);
   }
   uncount_context(context, before);
-  for (SwapFreed freed; (freed = movable_context_gone(context)).ours;) {
+  for (moving::swap::SwapFreed freed; (freed = movable_context_gone(context)).ours;) {
     tell_freed(freed);
   }
   imports_context_gone(context);
@@ -44,7 +44,10 @@ bool memory_last_attachment(CUcontext context) {
   return false;
 }
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuCtxAttach(CUcontext* ctx, unsigned flags) {
   const CUresult result = real<FunctionId::cuCtxAttach>(ctx, flags);
@@ -60,5 +63,4 @@ CUresult cuCtxAttach(CUcontext* ctx, unsigned flags) {
   return result;
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

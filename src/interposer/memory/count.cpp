@@ -3,7 +3,7 @@
 #include "interposer/memory/graph.h"
 #include "interposer/memory/memory.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 constinit Books g_books{};
 
@@ -33,14 +33,14 @@ Serial mark() {
   return g_books.last_serial;
 }
 
-Charge::Charge(Gate* gate, uint64_t bytes) {
+Charge::Charge(gate::Gate* gate, uint64_t bytes) {
   if (gate == nullptr) return;
   {
     const Lock lock(g_books.mutex);
     refused_ = bytes >= kMostBytes || !g_books.records.hold();
   }
   if (refused_) return;
-  if (memory_request(*gate, bytes, false) == Given::Refused) {
+  if (link::memory_request(*gate, bytes, false) == link::Given::Refused) {
     const Lock lock(g_books.mutex);
     g_books.records.unhold();
     refused_ = true;
@@ -56,16 +56,17 @@ Charge::~Charge() {
     const Lock lock(g_books.mutex);
     g_books.records.unhold();
   }
-  pinned_memory_freed(*gate_, bytes_);
+  link::pinned_memory_freed(*gate_, bytes_);
 }
 
 bool Charge::correct(uint64_t bytes) {
   if (gate_ == nullptr || bytes == bytes_) return true;
   if (bytes > bytes_) {
-    if (bytes >= kMostBytes || memory_request(*gate_, bytes - bytes_, false) == Given::Refused)
+    if (bytes >= kMostBytes ||
+        link::memory_request(*gate_, bytes - bytes_, false) == link::Given::Refused)
       return false;
   } else {
-    pinned_memory_freed(*gate_, bytes_ - bytes);
+    link::pinned_memory_freed(*gate_, bytes_ - bytes);
   }
   bytes_ = bytes;
   return true;
@@ -82,7 +83,7 @@ void Charge::keep(Key key, Lifetime lifetime) {
     was_there = g_books.records.put(key.number, key.tag(), record, replaced);
   }
   gate_ = nullptr;
-  if (was_there) pinned_memory_freed(*replaced.gate, replaced.bytes);
+  if (was_there) link::pinned_memory_freed(*replaced.gate, replaced.bytes);
 }
 
 void Charge::add_to(Key key, Lifetime lifetime) {
@@ -121,13 +122,13 @@ void uncount(Key key, Serial before) {
     gone = *found;
     g_books.records.remove(key.number, key.tag());
   }
-  pinned_memory_freed(*gone.gate, gone.bytes);
+  link::pinned_memory_freed(*gone.gate, gone.bytes);
 }
 
 void uncount_context(CUcontext context, Serial before) {
   // One gate at a time; a context has one.
   for (;;) {
-    Gate* gate = nullptr;
+    gate::Gate* gate = nullptr;
     uint64_t bytes = 0;
     {
       const Lock lock(g_books.mutex);
@@ -140,7 +141,7 @@ void uncount_context(CUcontext context, Serial before) {
       });
     }
     if (gate == nullptr) return;
-    pinned_memory_freed(*gate, bytes);
+    link::pinned_memory_freed(*gate, bytes);
   }
 }
 
@@ -190,4 +191,4 @@ void uncount_unknown(Lifetime lifetime) {
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

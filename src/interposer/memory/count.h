@@ -12,7 +12,7 @@
 // the end of the call that freed it has been noted. So whoever frees takes a mark before he calls
 // the driver and afterwards removes only what is older than it; and a new record at the place of an
 // old one means that the old memory is gone.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 // What a number in a record is.
 enum class KeyKind : uint8_t { kAddress, kArray, kMipmap, kGraph };
@@ -32,7 +32,7 @@ using Serial = uint64_t;
 
 struct Record {
   uint64_t bytes;
-  Gate* gate;
+  gate::Gate* gate;
   CUcontext context;  // in which it was allocated; null when it does not go with one
   Serial serial;
   Lifetime lifetime;
@@ -41,7 +41,7 @@ struct Record {
 // Physical memory of cuMemCreate: there until neither a handle nor a mapping is left.
 struct Physical {
   uint64_t bytes;
-  Gate* gate;
+  gate::Gate* gate;
   uint64_t handles;   // references, of all handles together
   uint64_t mappings;  // and maps that are about to be
 };
@@ -78,14 +78,14 @@ struct Books {
   Mutex trimming;
 
   Mutex mutex;  // of what follows
-  Serial last_serial;
-  Table<Record> records;
-  Table<Physical> physicals;
-  Table<Handle> handles;
-  Table<Mapping> mappings;      // by address
-  Table<Left> left;             // by address
-  Table<PoolRecord> pools;      // by handle
-  Table<uint64_t> attachments;  // of contexts, beside the first
+  Serial last_serial GUARDED_BY(mutex);
+  Table<Record> records GUARDED_BY(mutex);
+  Table<Physical> physicals GUARDED_BY(mutex);
+  Table<Handle> handles GUARDED_BY(mutex);
+  Table<Mapping> mappings GUARDED_BY(mutex);      // by address
+  Table<Left> left GUARDED_BY(mutex);             // by address
+  Table<PoolRecord> pools GUARDED_BY(mutex);      // by handle
+  Table<uint64_t> attachments GUARDED_BY(mutex);  // of contexts, beside the first
 };
 extern Books g_books;
 
@@ -109,7 +109,7 @@ inline uint64_t sum(uint64_t a, uint64_t b) {
 // back. Without a gate nothing is counted and nothing refused.
 class Charge {
  public:
-  Charge(Gate* gate, uint64_t bytes);
+  Charge(gate::Gate* gate, uint64_t bytes);
   ~Charge();
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
@@ -127,16 +127,16 @@ class Charge {
   void keep_unrecorded();
 
  private:
-  Gate* gate_ = nullptr;
+  gate::Gate* gate_ = nullptr;
   uint64_t bytes_ = 0;
   bool refused_ = false;
 };
 
 // What of memory that can move has been freed is told to the scheduler.
-inline void tell_freed(const SwapFreed& freed) {
+inline void tell_freed(const moving::swap::SwapFreed& freed) {
   if (freed.bytes == 0) return;
-  memory_rounding(*freed.gate, swap_rounding(*freed.gate, 0));
-  memory_freed(*freed.gate, {freed.bytes, freed.resident, freed.pinned});
+  link::memory_rounding(*freed.gate, moving::swap::swap_rounding(*freed.gate, 0));
+  link::memory_freed(*freed.gate, {freed.bytes, freed.resident, freed.pinned});
 }
 
 // How much is counted there; 0 when nothing is.
@@ -155,4 +155,4 @@ void uncount_unknown(Lifetime lifetime);
 // Whether what is put into the stream is recorded instead of done. Does no harm to a capture.
 bool stream_is_capturing(CUstream stream, bool per_thread);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

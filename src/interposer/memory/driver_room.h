@@ -7,7 +7,7 @@
 // for streams, graphs and contexts. The scheduler fills a card with programs' memory, and then a
 // call that nobody would think of as an allocation fails for want of some. Others' memory can move
 // out of the way: room is made, and the call made again.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 // What is kept free for one call. Costs nothing until the driver has refused it.
 class DriverRoom {
@@ -24,14 +24,14 @@ class DriverRoom {
   // who calls is not inside the gate and holds no lock of ours. False without a scheduler, but for
   // one that has just gone, which is waited for; while anything is captured, and within another
   // call.
-  bool more(Destination destination);
+  bool more(gate::Destination destination);
   bool more(CUdevice device);
 
  private:
-  bool more(Gate* gate);
+  bool more(gate::Gate* gate);
   void give_back();
 
-  Gate* gate_ = nullptr;
+  gate::Gate* gate_ = nullptr;
   uint64_t held_ = 0;
   unsigned tries_ = 0;
 };
@@ -51,23 +51,23 @@ template <typename Place, typename Call>
 // The same for one that goes to the current device.
 template <FunctionId id, typename... Arguments>
 inline CUresult real_with_room(Arguments... arguments) {
-  return with_room(Destination{}, [&] { return real<id>(arguments...); });
+  return with_room(gate::Destination{}, [&] { return real<id>(arguments...); });
 }
 
 // The same for one that makes no work, but for which the driver looks at memory: what can leave is
 // there.
 template <FunctionId id, typename... Arguments>
 inline CUresult real_with_memory(Arguments... arguments) {
-  if (Slot* slot = enter_free()) {
+  if (gate::Slot* slot = gate::enter_free()) {
     const CUresult result = real<id>(arguments...);
-    leave_free(slot);
+    gate::leave_free(slot);
     return result;
   }
-  return with_room(Destination{}, [&] {
-    const Passage passage({}, Needs::kMemory);
-    if (passage.refused()) return Passage::kRefused;
+  return with_room(gate::Destination{}, [&] {
+    const gate::Passage passage({}, gate::Needs::kMemory);
+    if (passage.refused()) return gate::Passage::kRefused;
     return real<id>(arguments...);
   });
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -11,8 +11,8 @@
 // Room for the driver alone, with this file in the place of the link behind it.
 namespace nvshare::interposer {
 
-constinit thread_local Slot* t_slot = nullptr;
-std::atomic<int> g_captures{0};
+constinit thread_local gate::Slot* gate::t_slot = nullptr;
+std::atomic<int> gate::g_captures{0};
 
 namespace {
 
@@ -20,7 +20,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // What the link was told, and what it answers.
 struct World {
-  Link link;
+  link::Link link;
   bool managed = true;
   bool ends = false;
   bool no_gate = false;
@@ -33,23 +33,23 @@ World* world = nullptr;
 
 }  // namespace
 
-Gate* gate_for(Destination) {
+gate::Gate* gate::gate_for(Destination) {
   return world->no_gate ? nullptr : &world->link.gate;
 }
-Gate* gate_of_device(CUdevice) {
+gate::Gate* link::gate_of_device(CUdevice) {
   return world->no_gate ? nullptr : &world->link.gate;
 }
-bool stopped_looking() {
+bool gate::stopped_looking() {
   return world->ends;
 }
-bool wait_for_scheduler(const Gate&) {
+bool link::wait_for_scheduler(const gate::Gate&) {
   return world->managed;
 }
-bool memory_is_short(Gate&) {
+bool link::memory_is_short(gate::Gate&) {
   ++world->told_short;
   return world->managed;
 }
-Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
+link::Given link::memory_request(gate::Gate& gate, uint64_t bytes, bool movable) {
   EXPECT_EQ(&gate, &world->link.gate);
   EXPECT_FALSE(movable);
   errno = EINTR;
@@ -58,12 +58,13 @@ Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
   world->held += bytes;
   return Given::Room;
 }
-void memory_freed(Gate&, const Gone& gone) {
+void link::memory_freed(gate::Gate&, const Gone& gone) {
   EXPECT_EQ(gone.bytes, gone.pinned);
   EXPECT_EQ(gone.bytes, gone.resident);
   world->held -= gone.bytes;
 }
 
+namespace memory {
 namespace {
 
 class DriverRoomTest : public ::testing::Test {
@@ -72,15 +73,15 @@ class DriverRoomTest : public ::testing::Test {
     world = &world_;
     world_.link.gate.link = &world_.link;
     world_.link.device_memory = uint64_t{80} << 30;
-    g_captures = 0;
-    t_slot = nullptr;
+    gate::g_captures = 0;
+    gate::t_slot = nullptr;
   }
   void TearDown() override { EXPECT_EQ(world_.held, 0u) << "not all was given back"; }
 
   // A call that succeeds when so much is held for it, and how often it was made.
   CUresult call(uint64_t needed) {
     calls_ = 0;
-    return with_room(Destination{}, [&] {
+    return with_room(gate::Destination{}, [&] {
       ++calls_;
       return world_.held >= needed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     });
@@ -141,19 +142,19 @@ TEST_F(DriverRoomTest, NobodyIsAskedWhereNobodyCanHelp) {
 }
 
 TEST_F(DriverRoomTest, NobodyWaitsInACapture) {
-  g_captures = 1;
+  gate::g_captures = 1;
   expect_untouched();
 }
 
 // Who closes the gate would wait for it.
 TEST_F(DriverRoomTest, NobodyWaitsInsideTheGate) {
-  Slot slot;
+  gate::Slot slot;
   slot.inside = &world_.link.gate;
-  t_slot = &slot;
+  gate::t_slot = &slot;
   expect_untouched();
   slot.inside = nullptr;
   EXPECT_EQ(call(1), CUDA_SUCCESS);
-  t_slot = nullptr;
+  gate::t_slot = nullptr;
 }
 
 TEST_F(DriverRoomTest, TheSchedulerMayGoMeanwhile) {
@@ -172,4 +173,5 @@ TEST_F(DriverRoomTest, ErrnoIsKept) {
 }
 
 }  // namespace
+}  // namespace memory
 }  // namespace nvshare::interposer

@@ -9,7 +9,7 @@
 // executable graph counts, from its making to its end, the sum of its allocation nodes: never less
 // than the driver takes for it, as the driver may let nodes share memory that are not in use at the
 // same time. What it leaves allocated counts by itself from then on (memory_graph.h).
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 // A list of graphs or nodes in mapped memory.
@@ -124,7 +124,7 @@ CUresult charged(const GraphMemory& memory, int device, CUgraphExec* exec, bool 
     if (bytes != 0) break;
   }
   if (device == kMostGraphDevices) return call();
-  Charge charge(gate_of_device(device), bytes);
+  Charge charge(link::gate_of_device(device), bytes);
   if (charge.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = charged(memory, device + 1, exec, anew, call);
   if (result != CUDA_SUCCESS) return result;
@@ -190,15 +190,15 @@ CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* err
 
 template <FunctionId kFunction>
 CUresult pass(CUgraphExec exec, CUstream stream, bool per_thread) {
-  if (Slot* slot = enter_free()) {
+  if (gate::Slot* slot = gate::enter_free()) {
     const CUresult result = real<kFunction>(exec, stream);
-    leave_free(slot);
+    gate::leave_free(slot);
     return result;
   }
-  const Destination destination{stream, per_thread};
+  const gate::Destination destination{stream, per_thread};
   return with_room(destination, [&] {
-    const Passage passage(destination, Needs::kTurn);
-    if (passage.refused()) return Passage::kRefused;
+    const gate::Passage passage(destination, gate::Needs::kTurn);
+    if (passage.refused()) return gate::Passage::kRefused;
     return real<kFunction>(exec, stream);
   });
 }
@@ -233,7 +233,10 @@ bool GraphMemory::look_through(CUgraph graph) {
   return true;
 }
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph,
                                 const CUgraphNode* dependencies, size_t num_dependencies,
@@ -332,5 +335,4 @@ CUresult cuGraphDestroy(CUgraph graph) {
   return result;
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

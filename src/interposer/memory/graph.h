@@ -4,7 +4,7 @@
 
 // Memory that graphs allocate and do not free themselves. It stays when the executable graph is
 // destroyed, until somebody frees it; so it has to be known which of it is there at that moment.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 inline constexpr int kMostGraphDevices = 64;
 
@@ -46,6 +46,6 @@ void left_freed(CUdeviceptr address);
 // The executable graph is gone: of what it counted, what is there is counted by itself from now on.
 void left_behind(CUgraphExec exec, Serial before);
 
-void forget_left_after_fork();
+void forget_left_after_fork() REQUIRES(g_books.mutex);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -1,6 +1,6 @@
 #include "interposer/memory/graph.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 constexpr uint32_t kAllocates = 0;
@@ -47,7 +47,7 @@ bool turn_one(CUgraphExec exec, Serial before) {
     const Key key{KeyKind::kAddress, address};
     was_there = g_books.records.put(key.number, key.tag(), record, replaced);
   }
-  if (was_there) pinned_memory_freed(*replaced.gate, replaced.bytes);
+  if (was_there) link::pinned_memory_freed(*replaced.gate, replaced.bytes);
   return true;
 }
 
@@ -115,4 +115,4 @@ void forget_left_after_fork() {
   g_left.store(0);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

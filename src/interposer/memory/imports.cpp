@@ -13,7 +13,7 @@
 #include "interposer/memory/driver_room.h"
 #include "wire/channel.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 struct Import {
@@ -98,7 +98,7 @@ CUdevice device_with(const uint8_t (&gpu)[16]) {
   real<FunctionId::cuDeviceGetCount>(&count);
   for (CUdevice device = 0; device < count; ++device) {
     CUuuid uuid;
-    if (uuid_of(device, uuid) && is_same(uuid, wanted)) return device;
+    if (link::uuid_of(device, uuid) && link::is_same(uuid, wanted)) return device;
   }
   return -1;
 }
@@ -149,9 +149,9 @@ CUresult Arrivals::receive(int socket, Import& import) {
 
 // An owner with too many askers hangs up, and is asked again.
 CUresult fetch(const IpcHandle& handle, Arrivals& arrivals, Import& import) {
-  const uint64_t deadline = now_ns() + kIpcPatience;
+  const uint64_t deadline = now_ns() + link::kIpcPatience;
   for (;;) {
-    const int socket = ipc_reach(handle.owner, handle.memory, deadline);
+    const int socket = link::ipc_reach(handle.owner, handle.memory, deadline);
     if (socket < 0) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = arrivals.receive(socket, import);
     close_descriptor(socket);
@@ -258,13 +258,13 @@ void drop_all(IsWanted is_wanted, MayGo may_go) {
 }
 
 bool wait_for_gpu(CUcontext context, CUresult* result) {
-  const Within within(context);
+  const catching::Within within(context);
   *result = within ? real<FunctionId::cuCtxSynchronize>() : CUDA_ERROR_INVALID_CONTEXT;
   return *result == CUDA_SUCCESS;
 }
 
 bool captures_going_on() {
-  return g_captures.load(std::memory_order_relaxed) != 0;
+  return gate::g_captures.load(std::memory_order_relaxed) != 0;
 }
 
 // What was closed during a capture, when nobody could wait for the GPU.
@@ -291,7 +291,7 @@ CUresult make_import(const IpcHandle& handle, CUcontext context, CUdevice curren
   Arrivals arrivals;
   CUresult result = fetch(handle, arrivals, import);
   if (result != CUDA_SUCCESS) return result;
-  result = with_room(Destination{}, [&] { return map(import, arrivals, current); });
+  result = with_room(gate::Destination{}, [&] { return map(import, arrivals, current); });
   if (result != CUDA_SUCCESS) unmap(import);
   return result;
 }
@@ -306,7 +306,7 @@ CUresult import_open(const IpcHandle& handle, CUdeviceptr* address) {
   if (result == CUDA_SUCCESS) result = real<FunctionId::cuCtxGetDevice>(&current);
   if (result != CUDA_SUCCESS) return result;
   // As the driver does it for memory of the process's own.
-  if (ipc_is_own(handle.owner)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (link::ipc_is_own(handle.owner)) return CUDA_ERROR_INVALID_CONTEXT;
   const Lock changing(g_imports.changing);
   Import* import = find_handle(handle, context);
   if (import == nullptr) {
@@ -352,8 +352,8 @@ bool import_close(CUdeviceptr address, CUresult* result) {
   return true;
 }
 
-SwapRange import_range_of(CUdeviceptr address) {
-  SwapRange range;
+moving::swap::SwapRange import_range_of(CUdeviceptr address) {
+  moving::swap::SwapRange range;
   if (g_import_count.load(std::memory_order_relaxed) == 0) return range;
   const Lock lock(g_imports.mutex);
   const Import* found = find_address(address);
@@ -382,4 +382,4 @@ void forget_imports_after_fork() {
   g_import_count = 0;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

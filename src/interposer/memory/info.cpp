@@ -4,7 +4,7 @@
 
 // How much memory there is: with a limit, the tenant's own. Free is what the program could have
 // more: where others' memory can move that is not what the driver has now.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 template <typename Size>
@@ -14,8 +14,8 @@ Size least(Size real, uint64_t own) {
 
 template <FunctionId kFunction, typename Size>
 CUresult get_info(Size* free, Size* total) {
-  Gate* gate = gate_of_current_device();
-  const MemoryView view = gate == nullptr ? MemoryView{} : memory_view(*gate);
+  gate::Gate* gate = link::gate_of_current_device();
+  const link::MemoryView view = gate == nullptr ? link::MemoryView{} : link::memory_view(*gate);
   if (view.limit == 0 && !view.has_room) return real<kFunction>(free, total);
   Size real_free = 0;
   Size real_total = 0;
@@ -36,14 +36,17 @@ template <FunctionId kFunction, typename Size>
 CUresult get_total(Size* bytes, CUdevice device) {
   const CUresult result = real<kFunction>(bytes, device);
   if (result != CUDA_SUCCESS) return result;
-  const MemoryView view = look_at_memory(device);
+  const link::MemoryView view = link::look_at_memory(device);
   if (view.limit != 0) *bytes = least(*bytes, view.limit);
   return result;
 }
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuMemGetInfo(unsigned* free, unsigned* total) {
   return get_info<FunctionId::cuMemGetInfo>(free, total);
@@ -61,5 +64,4 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   return get_total<FunctionId::cuDeviceTotalMem_v2>(bytes, device);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

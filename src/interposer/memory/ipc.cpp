@@ -11,7 +11,7 @@
 
 // CUDA IPC of plain memory. Memory that the driver allocated itself has the driver's handles.
 // Memory that can leave the GPU has handles of ours, which other processes under nvshare open.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 CUresult refuse_to_share() {
@@ -21,24 +21,25 @@ CUresult refuse_to_share() {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult make_handle(Gate& gate, CUdeviceptr address, CUipcMemHandle* to) {
+CUresult make_handle(gate::Gate& gate, CUdeviceptr address, CUipcMemHandle* to) {
   IpcHandle handle{};
   handle.magic = IpcHandle::kMagic;
   uint64_t secret = 0;
   while (secret == 0) {
-    if (!random_bytes(&secret, sizeof secret)) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!link::random_bytes(&secret, sizeof secret)) return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  if (!ipc_announce(gate, handle.owner)) return refuse_to_share();
-  SwapShare share;
-  const SwapPinned pinned = pin_when_there([&] { return swap_share(address, secret, &share); });
+  if (!link::ipc_announce(gate, handle.owner)) return refuse_to_share();
+  moving::swap::SwapShare share;
+  const moving::swap::SwapPinned pinned =
+      pin_when_there([&] { return moving::swap::swap_share(address, secret, &share); });
   switch (pinned.what) {
-    case SwapPinned::kNotOurs:  // freed meanwhile
+    case moving::swap::SwapPinned::kNotOurs:  // freed meanwhile
       return CUDA_ERROR_INVALID_VALUE;
-    case SwapPinned::kAway:
+    case moving::swap::SwapPinned::kAway:
       return CUDA_ERROR_OUT_OF_MEMORY;
-    case SwapPinned::kNever:
+    case moving::swap::SwapPinned::kNever:
       return refuse_to_share();
-    case SwapPinned::kPinned:
+    case moving::swap::SwapPinned::kPinned:
       break;
   }
   handle.memory = {share.base, share.secret};
@@ -58,10 +59,14 @@ CUresult open(CUdeviceptr* address, const CUipcMemHandle& from, unsigned flags) 
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  const SwapRange range = handle != nullptr ? movable_range_of(address) : SwapRange{};
+  const moving::swap::SwapRange range =
+      handle != nullptr ? movable_range_of(address) : moving::swap::SwapRange{};
   if (!range.ours || !range.plain) return real<FunctionId::cuIpcGetMemHandle>(handle, address);
   CUdevice current = -1;
   const CUresult result = real<FunctionId::cuCtxGetDevice>(&current);
@@ -83,5 +88,4 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return real<FunctionId::cuIpcCloseMemHandle>(address);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

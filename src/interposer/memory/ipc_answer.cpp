@@ -1,3 +1,5 @@
+#include "interposer/memory/ipc_answer.h"
+
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -12,7 +14,7 @@
 #include "wire/channel.h"
 
 // The owner's side of shared memory: another process asks, and gets a descriptor for each chunk.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 struct Answer {
@@ -44,12 +46,13 @@ void give_answer(Answer& answer) {
 
 // Whether there is more to send.
 bool send_piece(const Answer& answer, uint32_t index) {
-  SwapPiece piece;
+  moving::swap::SwapPiece piece;
   // At the end of the process the driver is not asked any more.
-  if (!stopped_looking()) piece = swap_export(answer.memory.address, answer.memory.secret, index);
+  if (!gate::stopped_looking())
+    piece = moving::swap::swap_export(answer.memory.address, answer.memory.secret, index);
   auto message = wire::make<wire::IpcPiece>();
   CUuuid uuid{};
-  if (piece.descriptor >= 0 && uuid_of(piece.device, uuid)) {
+  if (piece.descriptor >= 0 && link::uuid_of(piece.device, uuid)) {
     message.index = index;
     message.count = piece.count;
     message.bytes = piece.bytes;
@@ -66,9 +69,9 @@ void* answer_asker(void* argument) {
   Answer& answer = *static_cast<Answer*>(argument);
   {
     // An asker that does not read is given up.
-    const timeval limit{static_cast<time_t>(kIpcPatience / 1'000'000'000), 0};
+    const timeval limit{static_cast<time_t>(link::kIpcPatience / 1'000'000'000), 0};
     setsockopt(answer.socket.load(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    const Relaxed relaxed;
+    const catching::Relaxed relaxed;
     for (uint32_t index = 0; send_piece(answer, index);) ++index;
   }
   give_answer(answer);
@@ -92,4 +95,4 @@ void forget_answers_after_fork() {
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -5,7 +5,7 @@
 #include "cuda/types.h"
 #include "wire/messages.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 // The IPC handle of memory that can leave the GPU, in the place of the driver's.
 struct IpcHandle {
@@ -27,4 +27,4 @@ inline bool is_same(const IpcHandle& one, const IpcHandle& other) {
   return memcmp(&one, &other, sizeof one) == 0;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

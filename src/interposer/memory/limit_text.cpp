@@ -1,6 +1,6 @@
 #include "interposer/memory/limit_text.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 struct Unit {
@@ -80,4 +80,4 @@ uint64_t parse_limit(const char* text, uint64_t device_memory) {
   return 0;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -7,7 +7,7 @@
 // `managed` all three (memory_movable.h).
 // Arguments that the driver refuses anyway go to it unasked, so that its answer is the one without
 // us.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 // What every driver of today rounds rows up to.
@@ -16,8 +16,8 @@ constexpr uint64_t kPitch = 512;
 template <FunctionId kFunction, typename Address, typename Size, typename... More>
 CUresult allocate(Address* address, Size bytes, More... more) {
   if (address == nullptr || bytes == 0) return real<kFunction>(address, bytes, more...);
-  Gate* gate = gate_of_current_device();
-  return allocate_with_scheduler(gate, [&](Again& again) {
+  gate::Gate* gate = link::gate_of_current_device();
+  return link::allocate_with_scheduler(gate, [&](link::Again& again) {
     Charge charge(gate, bytes);
     if (charge.refused()) return again.refused();
     const CUresult result = real<kFunction>(address, bytes, more...);
@@ -37,8 +37,8 @@ CUresult allocate_pitched(Address* address, Size* pitch, Size width, Size height
   if (address == nullptr || pitch == nullptr || expected == 0) {
     return real<kFunction>(address, pitch, width, height, element_size);
   }
-  Gate* gate = absurd ? nullptr : gate_of_current_device();
-  return allocate_with_scheduler(gate, [&](Again& again) {
+  gate::Gate* gate = absurd ? nullptr : link::gate_of_current_device();
+  return link::allocate_with_scheduler(gate, [&](link::Again& again) {
     Charge charge(gate, expected);
     if (charge.refused()) return again.refused();
     const CUresult result = real<kFunction>(address, pitch, width, height, element_size);
@@ -61,7 +61,7 @@ Home home_if(bool sound) {
 
 template <FunctionId kFunction, typename Address>
 CUresult release(Address address) {
-  if (const SwapFreed freed = movable_free(address); freed.ours) {
+  if (const moving::swap::SwapFreed freed = movable_free(address); freed.ours) {
     tell_freed(freed);
     return freed.result;
   }
@@ -75,7 +75,10 @@ CUresult release(Address address) {
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuMemAlloc(CUdeviceptr_v1* address, unsigned bytes) {
   return allocate<FunctionId::cuMemAlloc>(address, bytes);
@@ -125,5 +128,4 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   return release<FunctionId::cuMemFree_v2>(address);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

@@ -5,7 +5,7 @@
 // What the program has allocated on its devices, on every road, and the limit on it:
 // docs/memory.md. The bodies of the driver functions concerned are in this folder (own_memory.def
 // lists them).
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 // Taken before the driver is asked to end a context: what is recorded later is not that context's,
 // even if the next one has the same handle.
@@ -22,4 +22,4 @@ void memory_trim_pools(CUdevice device);
 // In the child of a fork, which has no driver and so no device memory: forgets everything.
 void memory_reset_after_fork();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

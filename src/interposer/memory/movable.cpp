@@ -1,20 +1,22 @@
 #include "interposer/memory/movable.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 Home home_of_memory() {
-  Gate* gate = gate_of_current_device();
+  gate::Gate* gate = link::gate_of_current_device();
   if (gate == nullptr) return {};
-  const wire::Backend backend = memory_backend(*gate);
-  const bool possible = backend == wire::Backend::Swap ||
-                        (backend == wire::Backend::Managed && managed_is_possible(*gate));
+  const wire::Backend backend = link::memory_backend(*gate);
+  const bool possible =
+      backend == wire::Backend::Swap ||
+      (backend == wire::Backend::Managed && moving::managed::managed_is_possible(*gate));
   return {gate, possible ? backend : wire::Backend::Native};
 }
 
-bool can_be_swappable(Gate& gate, uint64_t bytes) {
-  const uint64_t most = memory_of_device(gate);
-  const uint64_t asked = swap_resident(gate) + swap_absent(gate) + bytes;
+bool can_be_swappable(gate::Gate& gate, uint64_t bytes) {
+  const uint64_t most = link::memory_of_device(gate);
+  const uint64_t asked =
+      moving::swap::swap_resident(gate) + moving::swap::swap_absent(gate) + bytes;
   // Of what is too much as it is counted the scheduler says so.
-  if (asked > most || swap_in_pages(gate, bytes) <= most) return true;
+  if (asked > most || moving::swap::swap_in_pages(gate, bytes) <= most) return true;
   warn_once(
       "a program would have more than the GPU in whole pages of 2 MiB, which its allocations take: "
       "it is refused more memory");
@@ -22,25 +24,28 @@ bool can_be_swappable(Gate& gate, uint64_t bytes) {
 }
 
 CUresult movable_allocate(const Home& home, uint64_t bytes, CUdeviceptr* address) {
-  Gate& gate = *home.gate;
+  gate::Gate& gate = *home.gate;
   const bool swaps = home.backend == wire::Backend::Swap;
   if (swaps && bytes < kMostBytes && !can_be_swappable(gate, bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (swaps && bytes < kMostBytes) memory_rounding(gate, swap_rounding(gate, bytes));
+  if (swaps && bytes < kMostBytes)
+    link::memory_rounding(gate, moving::swap::swap_rounding(gate, bytes));
   const CUresult result = allocate_movable(gate, bytes, [&](bool room) {
-    if (swaps) return swap_allocate(gate, bytes, room, address);
-    return managed_allocate(gate, {bytes, room, true, CU_MEM_ATTACH_GLOBAL}, address);
+    if (swaps) return moving::swap::swap_allocate(gate, bytes, room, address);
+    return moving::managed::managed_allocate(gate, {bytes, room, true, CU_MEM_ATTACH_GLOBAL},
+                                             address);
   });
-  if (swaps && result != CUDA_SUCCESS) memory_rounding(gate, swap_rounding(gate, 0));
+  if (swaps && result != CUDA_SUCCESS)
+    link::memory_rounding(gate, moving::swap::swap_rounding(gate, 0));
   return result;
 }
 
 CUresult movable_allocate_managed(const Home& home, uint64_t bytes, unsigned flags,
                                   CUdeviceptr* address) {
   return allocate_movable(*home.gate, bytes, [&](bool room) {
-    return managed_allocate(*home.gate, {bytes, room, false, flags}, address);
+    return moving::managed::managed_allocate(*home.gate, {bytes, room, false, flags}, address);
   });
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -2,7 +2,7 @@
 #include "interposer/link/look.h"
 
 // How much memory NVML tells of: with a limit, the tenant's own; without one, the library's answer.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 using namespace nvshare::nvml;
@@ -38,7 +38,7 @@ uint64_t memory_for_programs(nvmlDevice_t, const nvmlMemory_v2_t& memory) {
 uint64_t memory_for_programs(nvmlDevice_t device, const nvmlMemory_t& memory) {
   nvmlMemory_v2_t more{};
   more.version = struct_version<nvmlMemory_v2_t>(2);
-  const auto result = real_nvml<Id::nvmlDeviceGetMemoryInfo_v2>(device, &more);
+  const auto result = catching::real_nvml<Id::nvmlDeviceGetMemoryInfo_v2>(device, &more);
   return result == NVML_SUCCESS ? memory_for_programs(device, more) : memory.total;
 }
 
@@ -47,11 +47,12 @@ template <typename Memory>
 bool show_tenants(nvmlDevice_t device, Memory& memory) {
   char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = {};
   CUuuid uuid;
-  if (real_nvml<Id::nvmlDeviceGetUUID>(device, &text[0], unsigned{sizeof text}) != NVML_SUCCESS ||
+  if (catching::real_nvml<Id::nvmlDeviceGetUUID>(device, &text[0], unsigned{sizeof text}) !=
+          NVML_SUCCESS ||
       !parse_uuid(text, uuid)) {
     return false;
   }
-  const MemoryView view = look_at_memory(uuid, memory_for_programs(device, memory));
+  const link::MemoryView view = link::look_at_memory(uuid, memory_for_programs(device, memory));
   if (view.limit == 0) return false;
   if (view.limit < memory.total) memory.total = view.limit;
   // A limit may have been lowered below what is there.
@@ -61,6 +62,10 @@ bool show_tenants(nvmlDevice_t device, Memory& memory) {
 }
 
 }  // namespace
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::catching {
+using namespace memory;
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   if (!nvml_is_there()) return NVML_ERROR_LIBRARY_NOT_FOUND;
@@ -79,4 +84,4 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   return result;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::catching

@@ -7,7 +7,7 @@
 // Questions about addresses whose memory we made: answered as the driver answers them for memory of
 // cuMemAlloc, also while it is not on the GPU, when the driver knows nothing of it, and when it is
 // unified memory, which the program did not ask for.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 template <typename Value>
@@ -17,14 +17,14 @@ CUresult put(void* data, Value value) {
 }
 
 // Of memory that is plain for the program, its own or another process's, and that is not.
-SwapRange disguised_range_of(CUdeviceptr address) {
-  const SwapRange range = movable_range_of(address);
+moving::swap::SwapRange disguised_range_of(CUdeviceptr address) {
+  const moving::swap::SwapRange range = movable_range_of(address);
   if (!range.ours) return import_range_of(address);
-  return range.plain ? range : SwapRange{};
+  return range.plain ? range : moving::swap::SwapRange{};
 }
 
-CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr address,
-              void* data) {
+CUresult tell(const moving::swap::SwapRange& range, CUpointer_attribute attribute,
+              CUdeviceptr address, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return put(data, range.context);
@@ -67,20 +67,20 @@ CUresult tell(const SwapRange& range, CUpointer_attribute attribute, CUdeviceptr
 // for.
 template <FunctionId kFunction, typename... Arguments>
 CUresult ask_driver(CUdeviceptr address, Arguments... arguments) {
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   {
-    const SwapHold hold(address);
+    const moving::swap::SwapHold hold(address);
     if (!hold.away()) return real<kFunction>(arguments...);
     gate = hold.gate();
   }
-  const Passage passage(*gate);
-  if (passage.refused()) return Passage::kRefused;
+  const gate::Passage passage(*gate);
+  if (passage.refused()) return gate::Passage::kRefused;
   return real<kFunction>(arguments...);
 }
 
 template <FunctionId kFunction, typename Address, typename Size>
 CUresult get_range(Address* base, Size* size, Address address) {
-  const SwapRange range = disguised_range_of(address);
+  const moving::swap::SwapRange range = disguised_range_of(address);
   if (!range.ours) return ask_driver<kFunction>(address, base, size, address);
   if (base != nullptr) *base = static_cast<Address>(range.base);
   if (size != nullptr) *size = static_cast<Size>(range.bytes);
@@ -89,7 +89,10 @@ CUresult get_range(Address* base, Size* size, Address address) {
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuMemGetAddressRange(CUdeviceptr_v1* base, unsigned* size, CUdeviceptr_v1 address) {
   return get_range<FunctionId::cuMemGetAddressRange>(base, size, address);
@@ -100,7 +103,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  const SwapRange range = data != nullptr ? disguised_range_of(address) : SwapRange{};
+  const moving::swap::SwapRange range =
+      data != nullptr ? disguised_range_of(address) : moving::swap::SwapRange{};
   if (!range.ours) {
     return ask_driver<FunctionId::cuPointerGetAttribute>(address, data, attribute, address);
   }
@@ -110,7 +114,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr address) {
   const bool sound = num_attributes != 0 && attributes != nullptr && data != nullptr;
-  const SwapRange range = sound ? disguised_range_of(address) : SwapRange{};
+  const moving::swap::SwapRange range =
+      sound ? disguised_range_of(address) : moving::swap::SwapRange{};
   if (!range.ours) {
     return ask_driver<FunctionId::cuPointerGetAttributes>(address, num_attributes, attributes, data,
                                                           address);
@@ -124,5 +129,4 @@ CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* at
   return CUDA_SUCCESS;
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

@@ -8,7 +8,7 @@
 
 // The pools that memory in stream order comes from (stream.cpp): where each of them is, and
 // that what it keeps does not stay on the device while others need the room.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 constexpr uint32_t kPlainTag = 0;
@@ -17,8 +17,8 @@ uint64_t number_of(CUmemoryPool pool) {
   return reinterpret_cast<uint64_t>(pool);
 }
 
-// With the books' mutex held: of the pool, or of none.
-PoolRecord known_as(CUmemoryPool pool) {
+// Of the pool, or of none.
+PoolRecord known_as(CUmemoryPool pool) REQUIRES(g_books.mutex) {
   const PoolRecord* found = g_books.pools.find(number_of(pool), kPlainTag);
   return found != nullptr ? *found : PoolRecord{{CU_MEM_LOCATION_TYPE_INVALID, 0}, false};
 }
@@ -50,23 +50,23 @@ CUmemoryPool pool_behind(CUmemoryPool last, CUdevice device) {
 
 }  // namespace
 
-Gate* gate_of_pool(CUmemoryPool pool) {
+gate::Gate* gate_of_pool(CUmemoryPool pool) {
   PoolRecord record{};
   {
     const Lock lock(g_books.mutex);
     record = known_as(pool);
   }
-  if (!is_known(record)) return gate_of_current_device();
+  if (!is_known(record)) return link::gate_of_current_device();
   if (record.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return nullptr;
-  return gate_of_device(record.location.id);
+  return link::gate_of_device(record.location.id);
 }
 
 // The driver waits for nothing here: what is in use stays, and so may what was freed in stream
 // order and is not known to be done. It calls this unsafe during captures, and allows it to threads
 // that are relaxed.
 void memory_trim_pools(CUdevice device) {
-  if (g_captures.load(std::memory_order_relaxed) != 0) return;
-  const Relaxed relaxed;
+  if (gate::g_captures.load(std::memory_order_relaxed) != 0) return;
+  const catching::Relaxed relaxed;
   CUmemoryPool always_there = nullptr;
   if (real<FunctionId::cuDeviceGetDefaultMemPool>(&always_there, device) == CUDA_SUCCESS) {
     real<FunctionId::cuMemPoolTrimTo>(always_there, 0);
@@ -79,7 +79,10 @@ void memory_trim_pools(CUdevice device) {
   }
 }
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 // Pools that are handed out in any other way than these are taken to be on the current device.
 
@@ -128,5 +131,4 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
   return result;
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

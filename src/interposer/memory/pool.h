@@ -3,9 +3,9 @@
 #include "interposer/catch/driver.h"
 #include "interposer/gate/gate.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 // Where memory of the pool counts; null when it is not on a device.
-Gate* gate_of_pool(CUmemoryPool pool);
+gate::Gate* gate_of_pool(CUmemoryPool pool);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

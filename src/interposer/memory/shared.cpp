@@ -6,15 +6,16 @@
 
 // Physical memory that others get hold of: another device, another process, another API, a
 // multicast object, an array. It cannot leave any more without them, so it stays.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 // The driver's handle in the place of one of ours.
 CUresult pin_handle(CUmemGenericAllocationHandle& handle) {
-  if (!swap_is_handle(handle)) return CUDA_SUCCESS;
-  const SwapPinned pinned = pin_when_there([handle] { return swap_pin(handle); });
-  if (pinned.what == SwapPinned::kNotOurs) return CUDA_ERROR_INVALID_VALUE;
-  if (pinned.what == SwapPinned::kAway) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!moving::swap::swap_is_handle(handle)) return CUDA_SUCCESS;
+  const moving::swap::SwapPinned pinned =
+      pin_when_there([handle] { return moving::swap::swap_pin(handle); });
+  if (pinned.what == moving::swap::SwapPinned::kNotOurs) return CUDA_ERROR_INVALID_VALUE;
+  if (pinned.what == moving::swap::SwapPinned::kAway) return CUDA_ERROR_OUT_OF_MEMORY;
   handle = pinned.handle;
   return CUDA_SUCCESS;
 }
@@ -28,17 +29,17 @@ CUresult pin_range(CUdeviceptr address, uint64_t bytes) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   for (;;) {
-    const SwapPinned pinned =
-        pin_when_there([address, bytes] { return swap_pin_at(address, bytes); });
-    if (pinned.what == SwapPinned::kNotOurs) return CUDA_SUCCESS;
-    if (pinned.what == SwapPinned::kAway) return CUDA_ERROR_OUT_OF_MEMORY;
+    const moving::swap::SwapPinned pinned =
+        pin_when_there([address, bytes] { return moving::swap::swap_pin_at(address, bytes); });
+    if (pinned.what == moving::swap::SwapPinned::kNotOurs) return CUDA_SUCCESS;
+    if (pinned.what == moving::swap::SwapPinned::kAway) return CUDA_ERROR_OUT_OF_MEMORY;
   }
 }
 
 bool names_ours(const CUarrayMapInfo& info) {
   return info.memOperationType == CU_MEM_OPERATION_TYPE_MAP &&
          info.memHandleType == CU_MEM_HANDLE_TYPE_GENERIC &&
-         swap_is_handle(info.memHandle.memHandle);
+         moving::swap::swap_is_handle(info.memHandle.memHandle);
 }
 
 template <FunctionId kFunction>
@@ -61,15 +62,18 @@ CUresult map_arrays(CUarrayMapInfo* list, unsigned count, CUstream stream) {
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* desc,
                         size_t count) {
-  if (swap_lets_others_in(address, size, desc, count)) {
+  if (moving::swap::swap_lets_others_in(address, size, desc, count)) {
     const CUresult result = pin_range(address, size);
     if (result != CUDA_SUCCESS) return result;
   }
-  return swap_set_access(address, size, desc, count);
+  return moving::swap::swap_set_access(address, size, desc, count);
 }
 
 CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
@@ -77,8 +81,9 @@ CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAlloca
                                       unsigned long long flags) {
   // What cannot be exported need not be pinned.
   CUmemAllocationProp kind{};
-  if (swap_is_handle(handle) && (swap_properties(&kind, handle) != CUDA_SUCCESS ||
-                                 (kind.requestedHandleTypes & handle_type) == 0)) {
+  if (moving::swap::swap_is_handle(handle) &&
+      (moving::swap::swap_properties(&kind, handle) != CUDA_SUCCESS ||
+       (kind.requestedHandleTypes & handle_type) == 0)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const CUresult result = pin_handle(handle);
@@ -118,5 +123,4 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, unsigned count, 
   return map_arrays<FunctionId::cuMemMapArrayAsync_ptsz>(map_info_list, count, stream);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

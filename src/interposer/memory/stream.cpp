@@ -6,11 +6,11 @@
 
 // Memory in stream order. In a stream that is being captured, an allocation is a node of a graph
 // and counts with that (graph.cpp), and a free is one too.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 // The device whose pool cuMemAllocAsync takes from is the stream's.
-Gate* gate_of_stream(CUstream stream) {
+gate::Gate* gate_of_stream(CUstream stream) {
   CUcontext current = nullptr;
   CUcontext other = nullptr;
   const bool has_own_context =
@@ -18,16 +18,16 @@ Gate* gate_of_stream(CUstream stream) {
       real<FunctionId::cuCtxGetCurrent>(&current) == CUDA_SUCCESS &&
       real<FunctionId::cuStreamGetCtx>(stream, &other) == CUDA_SUCCESS && other != current;
   if (!has_own_context || real<FunctionId::cuCtxPushCurrent_v2>(other) != CUDA_SUCCESS) {
-    return gate_of_current_device();
+    return link::gate_of_current_device();
   }
-  Gate* gate = gate_of_current_device();
+  gate::Gate* gate = link::gate_of_current_device();
   real<FunctionId::cuCtxPopCurrent_v2>(&other);
   return gate;
 }
 
 template <typename Call>
-CUresult allocate(Gate* gate, CUdeviceptr* address, size_t bytes, Call call) {
-  return allocate_with_scheduler(gate, [&](Again& again) {
+CUresult allocate(gate::Gate* gate, CUdeviceptr* address, size_t bytes, Call call) {
+  return link::allocate_with_scheduler(gate, [&](link::Again& again) {
     Charge charge(gate, bytes);
     if (charge.refused()) return again.refused();
     const CUresult result = call();
@@ -67,7 +67,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
     const CUresult waited = per_thread ? real<FunctionId::cuStreamSynchronize_ptsz>(stream)
                                        : real<FunctionId::cuStreamSynchronize>(stream);
     if (waited != CUDA_SUCCESS) return waited;
-    if (const SwapFreed freed = movable_free(address); freed.ours) {
+    if (const moving::swap::SwapFreed freed = movable_free(address); freed.ours) {
       tell_freed(freed);
       return freed.result;
     }
@@ -82,7 +82,10 @@ CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return allocate_async<FunctionId::cuMemAllocAsync>(address, bytes, stream, false);
@@ -112,5 +115,4 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   return free_async<FunctionId::cuMemFreeAsync_ptsz>(address, stream, true);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

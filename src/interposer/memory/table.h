@@ -5,7 +5,7 @@
 
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 
 // A hash table from a number and a small tag to a value, in mapped memory. Not thread-safe. Values
 // are copied as bytes. It is zero when it is empty, so that it can be a global without a
@@ -134,4 +134,4 @@ class Table {
   size_t held_ = 0;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::memory

@@ -10,37 +10,37 @@
 //
 // With the backend `swap` it can move (swap_virtual.h). Otherwise, and when it could not be made
 // again as it was, it is counted here.
-namespace nvshare::interposer {
+namespace nvshare::interposer::memory {
 namespace {
 
 constexpr uint32_t kPlainTag = 0;
 
 // What of a physical goes away, to be told to the gate when the lock is gone.
 struct Freed {
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   uint64_t bytes = 0;
 };
 
 void tell(const Freed& freed) {
-  if (freed.gate != nullptr) pinned_memory_freed(*freed.gate, freed.bytes);
+  if (freed.gate != nullptr) link::pinned_memory_freed(*freed.gate, freed.bytes);
 }
 
 // These need the lock.
-Freed drop_if_unused(uint64_t id, const Physical& physical) {
+Freed drop_if_unused(uint64_t id, const Physical& physical) REQUIRES(g_books.mutex) {
   if (physical.handles != 0 || physical.mappings != 0) return {};
   const Freed freed{physical.gate, physical.bytes};
   g_books.physicals.remove(id, kPlainTag);
   return freed;
 }
 
-Freed drop_handles(uint64_t id, uint64_t references) {
+Freed drop_handles(uint64_t id, uint64_t references) REQUIRES(g_books.mutex) {
   Physical* physical = g_books.physicals.find(id, kPlainTag);
   if (physical == nullptr) return {};
   physical->handles -= references;
   return drop_if_unused(id, *physical);
 }
 
-Freed drop_mapping(uint64_t id) {
+Freed drop_mapping(uint64_t id) REQUIRES(g_books.mutex) {
   Physical* physical = g_books.physicals.find(id, kPlainTag);
   if (physical == nullptr) return {};
   physical->mappings -= 1;
@@ -48,7 +48,7 @@ Freed drop_mapping(uint64_t id) {
 }
 
 // The physical that is mapped at an address; 0 when none is known.
-uint64_t physical_at(uint64_t address) {
+uint64_t physical_at(uint64_t address) REQUIRES(g_books.mutex) {
   uint64_t id = 0;
   g_books.mappings.for_each([&](uint64_t base, uint32_t, const Mapping& mapping) {
     if (address - base < mapping.bytes) id = mapping.physical;
@@ -70,7 +70,7 @@ void unhold_for_create() {
   g_books.handles.unhold();
 }
 
-void note_created(CUmemGenericAllocationHandle handle, Gate* gate, uint64_t bytes) {
+void note_created(CUmemGenericAllocationHandle handle, gate::Gate* gate, uint64_t bytes) {
   Freed freed;
   {
     const Lock lock(g_books.mutex);
@@ -146,46 +146,51 @@ bool remove_one_mapping(uint64_t& address, uint64_t end, Serial before) {
 
 // The gate of the device that memory which can move is to be made on; null when it is to be the
 // driver's own.
-Gate* gate_for_swap(uint64_t bytes, const CUmemAllocationProp& kind, unsigned long long flags) {
+gate::Gate* gate_for_swap(uint64_t bytes, const CUmemAllocationProp& kind,
+                          unsigned long long flags) {
   if (kind.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return nullptr;
-  Gate* gate = gate_of_device(kind.location.id);
-  const bool swaps = gate != nullptr && memory_backend(*gate) == wire::Backend::Swap &&
-                     bytes < kMostBytes && swap_can_follow(*gate, bytes, kind, flags);
+  gate::Gate* gate = link::gate_of_device(kind.location.id);
+  const bool swaps = gate != nullptr && link::memory_backend(*gate) == wire::Backend::Swap &&
+                     bytes < kMostBytes && moving::swap::swap_can_follow(*gate, bytes, kind, flags);
   return swaps ? gate : nullptr;
 }
 
 // The memory needs some context to be moved in, and this one may be from before there was a
 // scheduler.
-void note_current_context(Gate& gate) {
+void note_current_context(gate::Gate& gate) {
   CUcontext context = nullptr;
-  if (gate_of_current_device() != &gate) return;
+  if (link::gate_of_current_device() != &gate) return;
   if (real<FunctionId::cuCtxGetCurrent>(&context) != CUDA_SUCCESS) return;
-  swap_context_made(gate, context);
+  moving::swap::swap_context_made(gate, context);
 }
 
-CUresult create_swappable(Gate& gate, CUmemGenericAllocationHandle* handle, uint64_t bytes,
+CUresult create_swappable(gate::Gate& gate, CUmemGenericAllocationHandle* handle, uint64_t bytes,
                           const CUmemAllocationProp& kind) {
   note_current_context(gate);
   if (!can_be_swappable(gate, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  return allocate_movable(gate, bytes,
-                          [&](bool room) { return swap_create(gate, bytes, kind, room, handle); });
+  return allocate_movable(gate, bytes, [&](bool room) {
+    return moving::swap::swap_create(gate, bytes, kind, room, handle);
+  });
 }
 
 }  // namespace
 
-namespace own {
+}  // namespace nvshare::interposer::memory
+
+namespace nvshare::interposer::own {
+using namespace memory;
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   const bool sound = handle != nullptr && prop != nullptr;
-  if (Gate* gate = sound ? gate_for_swap(size, *prop, flags) : nullptr) {
+  if (gate::Gate* gate = sound ? gate_for_swap(size, *prop, flags) : nullptr) {
     return create_swappable(*gate, handle, size, *prop);
   }
   const bool counted = handle != nullptr && prop != nullptr && size != 0 &&
                        prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  Gate* gate = counted ? gate_of_device(prop->location.id) : nullptr;
+  gate::Gate* gate = counted ? link::gate_of_device(prop->location.id) : nullptr;
   if (gate == nullptr) return real<FunctionId::cuMemCreate>(handle, size, prop, flags);
-  return allocate_with_scheduler(gate, [&](Again& again) {
+  return link::allocate_with_scheduler(gate, [&](link::Again& again) {
     Charge charge(gate, size);
     if (charge.refused() || !hold_for_create()) return again.refused();
     const CUresult result = real<FunctionId::cuMemCreate>(handle, size, prop, flags);
@@ -200,7 +205,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  if (swap_is_handle(handle)) return swap_release(handle, tell_freed);
+  if (moving::swap::swap_is_handle(handle)) return moving::swap::swap_release(handle, tell_freed);
   const Serial before = mark();
   const CUresult result = real<FunctionId::cuMemRelease>(handle);
   if (result != CUDA_SUCCESS) return result;
@@ -222,7 +227,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   // Memory of cuMemAlloc has none; that ours has some is our own affair.
   const auto address = reinterpret_cast<CUdeviceptr>(addr);
   if (movable_range_of(address).ours) return CUDA_ERROR_INVALID_VALUE;
-  if (swap_is_mapped(address, 1)) return swap_retain(address, handle);
+  if (moving::swap::swap_is_mapped(address, 1)) return moving::swap::swap_retain(address, handle);
   {
     const Lock lock(g_books.mutex);
     if (!g_books.handles.hold()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -248,9 +253,10 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  if (swap_is_handle(handle)) return swap_map(address, size, offset, handle, flags);
+  if (moving::swap::swap_is_handle(handle))
+    return moving::swap::swap_map(address, size, offset, handle, flags);
   // The driver does not know of what is away.
-  if (swap_is_mapped(address, size)) return CUDA_ERROR_INVALID_VALUE;
+  if (moving::swap::swap_is_mapped(address, size)) return CUDA_ERROR_INVALID_VALUE;
   bool refused = false;
   const uint64_t physical = hold_for_map(handle, refused);
   if (refused) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -266,7 +272,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   const Serial before = mark();
-  const CUresult result = swap_unmap(address, size, tell_freed);
+  const CUresult result = moving::swap::swap_unmap(address, size, tell_freed);
   if (result != CUDA_SUCCESS) return result;
   uint64_t at = address;
   const uint64_t end = address + size;
@@ -277,23 +283,22 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
                         CUdeviceptr address) {
-  return swap_get_access(flags, location, address);
+  return moving::swap::swap_get_access(flags, location, address);
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr addr,
                              unsigned long long flags) {
-  return swap_reserve(address, size, alignment, addr, flags);
+  return moving::swap::swap_reserve(address, size, alignment, addr, flags);
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
-  return swap_unreserve(address, size);
+  return moving::swap::swap_unreserve(address, size);
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                 CUmemGenericAllocationHandle handle) {
-  if (swap_is_handle(handle)) return swap_properties(prop, handle);
+  if (moving::swap::swap_is_handle(handle)) return moving::swap::swap_properties(prop, handle);
   return real<FunctionId::cuMemGetAllocationPropertiesFromHandle>(prop, handle);
 }
 
-}  // namespace own
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::own

@@ -5,7 +5,7 @@
 #include "interposer/gate/gate.h"
 #include "interposer/guest/sys.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving {
 
 // What is known per gate: one T for each, in mapped memory, made when it is first needed and there
 // for as long as the process lives. A T has `gate` and `device`, and is otherwise zero at first.
@@ -14,7 +14,7 @@ template <typename T>
 class PerGate {
  public:
   // Null when there is none yet.
-  T* of(const Gate& gate) const {
+  T* of(const gate::Gate& gate) const {
     T* found = nullptr;
     visit([&](T& one) {
       if (one.gate == &gate) found = &one;
@@ -24,7 +24,7 @@ class PerGate {
   }
 
   // Null when there is no memory.
-  T* make(Gate& gate) {
+  T* make(gate::Gate& gate) {
     if (T* known = of(gate)) return known;
     const Lock lock(making_);
     if (T* known = of(gate)) return known;
@@ -61,4 +61,4 @@ class PerGate {
   std::atomic<T*> places_[kMost];
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving

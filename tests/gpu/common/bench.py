@@ -246,6 +246,10 @@ def is_installed(module):
     return importlib.util.find_spec(module) is not None
 
 
+def nvcc():
+    return shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+
+
 def last_line(text):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"

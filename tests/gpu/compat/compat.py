@@ -4,13 +4,12 @@ compat.py BUILD_DIR OUT [SECTION...]; see run.sh."""
 
 import dataclasses
 import pathlib
-import shutil
 import subprocess
 import sys
 import time
 
 import report
-from bench import Bench, is_installed, machine, overhead_of, result_of, training_overhead
+from bench import Bench, is_installed, machine, nvcc, overhead_of, result_of, training_overhead
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECTIONS = ("view", "cuda", "cupy", "jax", "torch", "overhead")
@@ -90,10 +89,6 @@ def compile_runtime_programs(bench):
             continue
         programs.append(Program(f"cuda-runtime-{linkage}", [str(binary)], 30))
     return programs
-
-
-def nvcc():
-    return shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
 
 
 def python(name, limit, needs, *arguments):

@@ -66,13 +66,13 @@ TEST_F(Contexts, WithTheSameHandleAreToldApartByTheMark) {
   ASSERT_OK(real<FunctionId::cuDevicePrimaryCtxRetain>(&primary, 0));
   ASSERT_OK(real<FunctionId::cuCtxPushCurrent_v2>(primary));
   allocate(5 * kMiB);
-  const uint64_t before = memory_mark();
+  const uint64_t before = memory::memory_mark();
   ASSERT_OK(real<FunctionId::cuDevicePrimaryCtxRelease_v2>(0));
   CUcontext again{};
   ASSERT_OK(real<FunctionId::cuDevicePrimaryCtxRetain>(&again, 0));
   ASSERT_EQ(again, primary);
   const CUdeviceptr address = allocate(3 * kMiB);
-  memory_context_gone(primary, before);
+  memory::memory_context_gone(primary, before);
   EXPECT_EQ(allocated(), 3 * kMiB);
   EXPECT_OK(own::cuMemFree_v2(address));
   CUcontext popped{};
@@ -84,9 +84,9 @@ TEST_F(Contexts, EndWithTheLastAttachment) {
   CUcontext same{};
   ASSERT_OK(own::cuCtxAttach(&same, 0));
   ASSERT_OK(own::cuCtxAttach(&same, 0));
-  EXPECT_FALSE(memory_last_attachment(context));
-  EXPECT_FALSE(memory_last_attachment(context));
-  EXPECT_TRUE(memory_last_attachment(context));
+  EXPECT_FALSE(memory::memory_last_attachment(context));
+  EXPECT_FALSE(memory::memory_last_attachment(context));
+  EXPECT_TRUE(memory::memory_last_attachment(context));
 }
 
 }  // namespace

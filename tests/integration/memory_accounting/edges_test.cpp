@@ -153,7 +153,7 @@ CUresult free_and_reuse(CUdeviceptr address) {
 TEST_F(MemoryEdges, AnAddressThatComesBackAtOnceIsCountedAnew) {
   const CUdeviceptr first = allocate(3 * kMiB);
   g_real_free = reinterpret_cast<Signature<FunctionId::cuMemFree_v2>*>(
-      g_driver[static_cast<unsigned>(FunctionId::cuMemFree_v2)]);
+      catching::g_driver[static_cast<unsigned>(FunctionId::cuMemFree_v2)]);
   {
     const Instead instead(FunctionId::cuMemFree_v2, reinterpret_cast<void*>(&free_and_reuse));
     ASSERT_OK(own::cuMemFree_v2(first));
@@ -293,8 +293,8 @@ TEST_F(MemoryEdges, ErrnoStays) {
 
 TEST_F(MemoryEdges, TheChildOfAForkKnowsNothing) {
   const CUdeviceptr address = allocate(kMiB);
-  memory_reset_after_fork();
-  EXPECT_EQ(g_books.records.size(), 0u);
+  memory::memory_reset_after_fork();
+  EXPECT_EQ(memory::g_books.records.size(), 0u);
   g_accounts[0].allocated = g_accounts[0].pinned = 0;
   EXPECT_OK(own::cuMemFree_v2(address));
   EXPECT_EQ(allocated(), 0u);

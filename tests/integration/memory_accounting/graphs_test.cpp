@@ -155,9 +155,9 @@ TEST_F(Graphs, CountTheGraphsInsideThem) {
   g_child = new_graph();
   add_allocation(g_child, 3 * kMiB);
   g_real_nodes = reinterpret_cast<Signature<FunctionId::cuGraphGetNodes>*>(
-      g_driver[static_cast<unsigned>(FunctionId::cuGraphGetNodes)]);
+      catching::g_driver[static_cast<unsigned>(FunctionId::cuGraphGetNodes)]);
   g_real_type = reinterpret_cast<Signature<FunctionId::cuGraphNodeGetType>*>(
-      g_driver[static_cast<unsigned>(FunctionId::cuGraphNodeGetType)]);
+      catching::g_driver[static_cast<unsigned>(FunctionId::cuGraphNodeGetType)]);
   CUgraphExec exec{};
   {
     const Instead nodes(FunctionId::cuGraphGetNodes, reinterpret_cast<void*>(&nodes_and_child));
@@ -190,7 +190,7 @@ class LeftByGraphs : public Graphs {
     if (graph != nullptr) {
       EXPECT_OK(own::cuGraphDestroy(graph));
     }
-    EXPECT_FALSE(anything_left());
+    EXPECT_FALSE(memory::anything_left());
     Graphs::TearDown();
   }
   void launch() {
@@ -315,10 +315,10 @@ TEST_F(Graphs, WithAHandleThatComesBackAtOnceAreCountedAnew) {
   ASSERT_OK(own::cuGraphInstantiateWithFlags(&exec, graph, 0));
   ASSERT_OK(own::cuGraphExecDestroy(exec));
   EXPECT_EQ(allocated(), 3 * kMiB);
-  EXPECT_TRUE(anything_left()) << "what the new one leaves is known";
+  EXPECT_TRUE(memory::anything_left()) << "what the new one leaves is known";
   ASSERT_OK(own::cuGraphExecDestroy(exec));
   EXPECT_EQ(allocated(), 0u);
-  EXPECT_FALSE(anything_left());
+  EXPECT_FALSE(memory::anything_left());
   EXPECT_OK(own::cuGraphDestroy(graph));
   EXPECT_OK(own::cuGraphDestroy(next));
 }
@@ -374,7 +374,7 @@ TEST_F(Graphs, UpdatesThatAllocateMoreCountMore) {
 }
 
 TEST_F(Graphs, CountNodesAddedInTheGeneralWay) {
-  g_graph_memory = false;
+  memory::g_graph_memory = false;
   const CUgraph graph = new_graph();
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
@@ -383,8 +383,8 @@ TEST_F(Graphs, CountNodesAddedInTheGeneralWay) {
   params.alloc.bytesize = kMiB;
   CUgraphNode node{};
   ASSERT_OK(own::cuGraphAddNode(&node, graph, nullptr, 0, &params));
-  EXPECT_TRUE(g_graph_memory);
-  g_graph_memory = false;
+  EXPECT_TRUE(memory::g_graph_memory);
+  memory::g_graph_memory = false;
   params.alloc.dptr = 0;
   ASSERT_OK(own::cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &params));
   CUgraphExec exec{};

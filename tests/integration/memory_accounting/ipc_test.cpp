@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "interposer/gate/records.h"
+#include "interposer/memory/ipc_answer.h"
 #include "interposer/memory/ipc_handle.h"
 #include "machine.h"
 #include "wire/channel.h"
@@ -35,7 +36,7 @@ class IpcMemory : public Machine {
     before = used();
   }
   void TearDown() override {
-    g_captures = 0;
+    gate::g_captures = 0;
     EXPECT_TRUE(soon([&] { return used() == before; })) << used() - before;
     Machine::TearDown();
   }
@@ -210,10 +211,10 @@ TEST_F(IpcMemory, WhatIsClosedDuringACaptureGoesAfterwards) {
   const CUdeviceptr memory = allocate(3 * kMiB);
   const CUdeviceptr address = open(share(memory));
   const unsigned long waits = driver_calls(FunctionId::cuCtxSynchronize);
-  g_captures = 1;
+  gate::g_captures = 1;
   EXPECT_OK(own::cuIpcCloseMemHandle(address));
   EXPECT_EQ(driver_calls(FunctionId::cuCtxSynchronize), waits) << "that would spoil the capture";
-  g_captures = 0;
+  gate::g_captures = 0;
   EXPECT_EQ(own::cuIpcCloseMemHandle(address), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(open(share(memory)), address) << "until then it is there";
   EXPECT_OK(own::cuIpcCloseMemHandle(address));
@@ -229,7 +230,7 @@ TEST_F(IpcMemory, AnOwnerThatHangsUpIsAskedAgain) {
     if (++asked < 3) {
       close(pair.owner);
     } else {
-      ipc_answer(pair.owner, wanted);
+      memory::ipc_answer(pair.owner, wanted);
     }
     return pair.asker;
   };
@@ -256,15 +257,15 @@ TEST_F(IpcMemory, NonsenseIsRefusedAndLeavesNothing) {
       [](auto& piece) { piece.length = 0; },         [](auto& piece) { piece.length = 5 * kMiB; },
       [](auto& piece) { piece.header.type = 999; },  [](auto& piece) { piece.header.size = 8; },
   };
-  IpcHandle name;
-  ASSERT_TRUE(read_handle(handle, name));
+  memory::IpcHandle name;
+  ASSERT_TRUE(memory::read_handle(handle, name));
   for (size_t i = 0; i < 2 * changes.size(); ++i) {
     const bool with_memory = i % 2 == 0;
     wire::IpcPiece piece = good;
     changes[i / 2](piece);
     g_neighbour.reach = [&](const wire::IpcMemory& wanted) {
       const Pair truth = new_pair();
-      ipc_answer(truth.owner, wanted);
+      memory::ipc_answer(truth.owner, wanted);
       alignas(8) char buffer[wire::kMaxMessage];
       int descriptor = -1;
       EXPECT_GT(wire::receive(truth.asker, buffer, true, &descriptor), 0);

@@ -9,6 +9,7 @@
 
 #include "interposer/gate/records.h"
 #include "interposer/memory/driver_room.h"
+#include "interposer/memory/ipc_answer.h"
 #include "interposer/moving/managed/managed.h"
 #include "softgpu/driver.h"
 
@@ -59,104 +60,104 @@ CUresult old_total(unsigned* bytes, CUdevice) {
 
 template <FunctionId id>
 void replace(Signature<id>* function) {
-  g_driver[static_cast<unsigned>(id)] = reinterpret_cast<void*>(function);
+  catching::g_driver[static_cast<unsigned>(id)] = reinterpret_cast<void*>(function);
 }
 
-Gate g_gates[kDevices];
+gate::Gate g_gates[kDevices];
 
-Account& account_of(const Gate& gate) {
+Account& account_of(const gate::Gate& gate) {
   return g_accounts[&gate - g_gates];
 }
 
 }  // namespace
 
-void* g_driver[kFunctionCount] = {
+void* catching::g_driver[kFunctionCount] = {
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
   reinterpret_cast<void*>(static_cast<Signature<FunctionId::symbol>*>(&cuda::symbol)),
 #include "cuda/functions.def"
 };
 
-bool driver_has(FunctionId) {
+bool catching::driver_has(FunctionId) {
   return true;
 }
 
 // A gate that is always open.
-constinit thread_local Slot* t_slot = nullptr;
-std::atomic<Gate*> g_only_gate{nullptr};
-Passage::Passage(Destination, Needs) {}
-Passage::Passage(Gate& gate) {
+constinit thread_local gate::Slot* gate::t_slot = nullptr;
+std::atomic<gate::Gate*> gate::g_only_gate{nullptr};
+gate::Passage::Passage(gate::Destination, gate::Needs) {}
+gate::Passage::Passage(gate::Gate& gate) {
   if (!account_of(gate).brings_in) return;
-  swap_in(
+  moving::swap::swap_in(
       gate, ~uint64_t{0},
-      [](void* its, SwapMoved& moved) {
-        account_of(*static_cast<Gate*>(its)).absent += moved.out - moved.in;
+      [](void* its, moving::swap::SwapMoved& moved) {
+        account_of(*static_cast<gate::Gate*>(its)).absent += moved.out - moved.in;
         return true;
       },
       &gate);
 }
-Passage::~Passage() {}
+gate::Passage::~Passage() {}
 
-std::atomic<int> g_captures{0};
-bool stopped_looking() {
+std::atomic<int> gate::g_captures{0};
+bool gate::stopped_looking() {
   return false;
 }
 
 Account g_accounts[kDevices];
 
-Gate* gate_of_device(CUdevice device) {
+gate::Gate* link::gate_of_device(CUdevice device) {
   return device < 0 || device >= kDevices ? nullptr : &g_gates[device];
 }
 
-Gate* gate_of_current_device() {
+gate::Gate* link::gate_of_current_device() {
   CUdevice device = -1;
-  return real<FunctionId::cuCtxGetDevice>(&device) == CUDA_SUCCESS ? gate_of_device(device)
+  return real<FunctionId::cuCtxGetDevice>(&device) == CUDA_SUCCESS ? link::gate_of_device(device)
                                                                    : nullptr;
 }
 
-Given memory_request(Gate& gate, uint64_t bytes, bool movable) {
+link::Given link::memory_request(gate::Gate& gate, uint64_t bytes, bool movable) {
   Account& account = account_of(gate);
   account.requests += 1;
   uint64_t before = account.allocated;
   do {
-    if (account.limit != 0 && bytes > account.limit - before) return Given::Refused;
+    if (account.limit != 0 && bytes > account.limit - before) return link::Given::Refused;
   } while (!account.allocated.compare_exchange_weak(before, before + bytes));
   if (!movable) account.pinned += bytes;
   const bool absent = movable && account.full;
   if (absent) account.absent += bytes;
-  return absent ? Given::Absent : Given::Room;
+  return absent ? link::Given::Absent : link::Given::Room;
 }
 
-void memory_freed(Gate& gate, const Gone& gone) {
+void link::memory_freed(gate::Gate& gate, const link::Gone& gone) {
   Account& account = account_of(gate);
   account.allocated -= gone.bytes;
   account.pinned -= gone.pinned;
   account.absent -= gone.bytes - gone.resident;
 }
 
-void memory_pinned(Gate& gate, uint64_t bytes) {
+void link::memory_pinned(gate::Gate& gate, uint64_t bytes) {
   account_of(gate).pinned += bytes;
 }
 
-uint64_t memory_of_device(const Gate&) {
+uint64_t link::memory_of_device(const gate::Gate&) {
   return UINT64_MAX;
 }
 
 // The scheduler here is believed: there is room where it says so.
-void memory_rounding(Gate&, uint64_t) {}
+void link::memory_rounding(gate::Gate&, uint64_t) {}
 
-bool memory_found_no_room(Gate&, uint64_t) {
+bool link::memory_found_no_room(gate::Gate&, uint64_t) {
   return false;
 }
 
-Again::Again(Gate* gate) : gate_(gate), connection_(0) {}
-bool Again::after(CUresult) {
+link::Again::Again(gate::Gate* gate) : gate_(gate), connection_(0) {}
+bool link::Again::after(CUresult) {
   return false;
 }
 
-bool DriverRoom::more(Destination) {
+bool memory::DriverRoom::more(gate::Destination) {
   return false;
 }
-void DriverRoom::give_back() {}
+void memory::DriverRoom::give_back() {}
 
 Neighbour g_neighbour;
 
@@ -166,47 +167,48 @@ Pair new_pair() {
   return {ends[0], ends[1]};
 }
 
-bool random_bytes(void* to, size_t bytes) {
+bool link::random_bytes(void* to, size_t bytes) {
   static std::atomic<unsigned char> next{1};
   memset(to, next++, bytes);
   return true;
 }
 
-bool ipc_announce(Gate&, uint8_t (&name)[wire::kIpcNameLength]) {
+bool link::ipc_announce(gate::Gate&, uint8_t (&name)[wire::kIpcNameLength]) {
   memset(name, 77, sizeof name);
   return g_neighbour.known_to_scheduler;
 }
 
-bool ipc_is_own(const uint8_t (&)[wire::kIpcNameLength]) {
+bool link::ipc_is_own(const uint8_t (&)[wire::kIpcNameLength]) {
   return g_neighbour.is_self;
 }
 
-int ipc_reach(const uint8_t (&)[wire::kIpcNameLength], const wire::IpcMemory& memory, uint64_t) {
+int link::ipc_reach(const uint8_t (&)[wire::kIpcNameLength], const wire::IpcMemory& memory,
+                    uint64_t) {
   if (g_neighbour.reach) return g_neighbour.reach(memory);
   const Pair pair = new_pair();
-  ipc_answer(pair.owner, memory);
+  memory::ipc_answer(pair.owner, memory);
   return pair.asker;
 }
 
-bool uuid_of(CUdevice device, CUuuid& uuid) {
+bool link::uuid_of(CUdevice device, CUuuid& uuid) {
   return real<FunctionId::cuDeviceGetUuid_v2>(&uuid, device) == CUDA_SUCCESS;
 }
 
-bool is_same(const CUuuid& one, const CUuuid& other) {
+bool link::is_same(const CUuuid& one, const CUuuid& other) {
   return memcmp(&one, &other, sizeof one) == 0;
 }
 
-wire::Backend memory_backend(const Gate& gate) {
+wire::Backend link::memory_backend(const gate::Gate& gate) {
   return account_of(gate).backend;
 }
 
-MemoryView memory_view(Gate& gate) {
+link::MemoryView link::memory_view(gate::Gate& gate) {
   const Account& account = account_of(gate);
   return {account.limit, account.allocated};
 }
 
-MemoryView look_at_memory(CUdevice device) {
-  return memory_view(g_gates[device]);
+link::MemoryView link::look_at_memory(CUdevice device) {
+  return link::memory_view(g_gates[device]);
 }
 
 unsigned long driver_calls(FunctionId id) {
@@ -247,11 +249,11 @@ void Machine::TearDown() {
     EXPECT_EQ(account.pinned, 0u);
     EXPECT_EQ(account.absent, 0u);
   }
-  const Lock lock(g_books.mutex);
-  EXPECT_EQ(g_books.records.size(), 0u);
-  EXPECT_EQ(g_books.physicals.size(), 0u);
-  EXPECT_EQ(g_books.handles.size(), 0u);
-  EXPECT_EQ(g_books.mappings.size(), 0u);
+  const Lock lock(memory::g_books.mutex);
+  EXPECT_EQ(memory::g_books.records.size(), 0u);
+  EXPECT_EQ(memory::g_books.physicals.size(), 0u);
+  EXPECT_EQ(memory::g_books.handles.size(), 0u);
+  EXPECT_EQ(memory::g_books.mappings.size(), 0u);
 }
 
 CUcontext Machine::new_context(CUdevice device) {
@@ -261,10 +263,10 @@ CUcontext Machine::new_context(CUdevice device) {
 }
 
 CUresult Machine::destroy_context(CUcontext gone) {
-  const uint64_t before = memory_mark();
-  managed_context_leaving(gone, true);
+  const uint64_t before = memory::memory_mark();
+  moving::managed::managed_context_leaving(gone, true);
   const CUresult result = real<FunctionId::cuCtxDestroy_v2>(gone);
-  if (result == CUDA_SUCCESS) memory_context_gone(gone, before);
+  if (result == CUDA_SUCCESS) memory::memory_context_gone(gone, before);
   return result;
 }
 

@@ -57,7 +57,7 @@ unsigned long driver_calls(FunctionId id);
 class Instead {
  public:
   Instead(FunctionId id, void* function)
-      : place_(g_driver[static_cast<unsigned>(id)]), before_(place_) {
+      : place_(catching::g_driver[static_cast<unsigned>(id)]), before_(place_) {
     place_ = function;
   }
   ~Instead() { place_ = before_; }

@@ -35,7 +35,7 @@ TEST_F(ManagedBackend, PlainMemoryIsManagedAndCanMove) {
   EXPECT_EQ(driver_calls(FunctionId::cuMemAllocManaged), managed + 1);
   EXPECT_EQ(allocated(), 3 * kMiB);
   EXPECT_EQ(pinned(), 0u);
-  EXPECT_EQ(managed_resident(*gate_of_device(0)), 3 * kMiB);
+  EXPECT_EQ(moving::managed::managed_resident(*link::gate_of_device(0)), 3 * kMiB);
   EXPECT_OK(own::cuMemFree_v2(address));
   EXPECT_EQ(allocated(), 0u);
   EXPECT_EQ(own::cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
@@ -58,7 +58,7 @@ TEST_F(ManagedBackend, ManagedMemoryOfTheProgramCanMoveAndIsWhatItIs) {
   EXPECT_EQ(allocated(), 2 * kMiB);
   EXPECT_EQ(pinned(), 0u);
   EXPECT_EQ(is_managed(address), 1u);
-  EXPECT_EQ(managed_resident(*gate_of_device(0)), 2 * kMiB);
+  EXPECT_EQ(moving::managed::managed_resident(*link::gate_of_device(0)), 2 * kMiB);
   EXPECT_EQ(own::cuMemAllocManaged(&address, kMiB, 77), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(allocated(), 2 * kMiB) << "what the driver refuses is given back";
   EXPECT_OK(own::cuMemFree_v2(address));
@@ -123,9 +123,9 @@ TEST_F(ManagedBackend, WithoutALimitThereMayBeMoreThanTheCardHas) {
 TEST_F(ManagedBackend, WithoutRoomItIsAbsent) {
   g_accounts[0].full = true;
   const CUdeviceptr address = allocate(3 * kMiB);
-  EXPECT_EQ(managed_absent(*gate_of_device(0)), 3 * kMiB);
+  EXPECT_EQ(moving::managed::managed_absent(*link::gate_of_device(0)), 3 * kMiB);
   EXPECT_OK(own::cuMemFree_v2(address));
-  EXPECT_EQ(managed_absent(*gate_of_device(0)), 0u);
+  EXPECT_EQ(moving::managed::managed_absent(*link::gate_of_device(0)), 0u);
 }
 
 TEST_F(ManagedBackend, IsFreedInStreamOrder) {
@@ -168,8 +168,8 @@ TEST_F(ManagedBackend, EveryKindIsFreedAsWhatItIs) {
   const CUdeviceptr native = allocate(4 * kMiB);
   EXPECT_EQ(allocated(), 7 * kMiB);
   EXPECT_EQ(pinned(), 4 * kMiB);
-  EXPECT_EQ(managed_resident(*gate_of_device(0)), kMiB);
-  EXPECT_EQ(swap_resident(*gate_of_device(0)), 2 * kMiB);
+  EXPECT_EQ(moving::managed::managed_resident(*link::gate_of_device(0)), kMiB);
+  EXPECT_EQ(moving::swap::swap_resident(*link::gate_of_device(0)), 2 * kMiB);
   EXPECT_OK(own::cuMemFree_v2(native));
   EXPECT_OK(own::cuMemFree_v2(swapped));
   EXPECT_EQ(allocated(), kMiB);
@@ -182,14 +182,14 @@ CUresult no_attribute(int* value, CUdevice_attribute, CUdevice) {
 }
 
 TEST_F(ManagedBackend, IsNativeOnADeviceThatCannot) {
-  managed_reset_after_fork();  // nothing is known of the device
+  moving::managed::managed_reset_after_fork();  // nothing is known of the device
   const Instead cannot(FunctionId::cuDeviceGetAttribute, reinterpret_cast<void*>(&no_attribute));
   const unsigned long managed = driver_calls(FunctionId::cuMemAllocManaged);
   const CUdeviceptr address = allocate(kMiB);
   EXPECT_EQ(driver_calls(FunctionId::cuMemAllocManaged), managed);
   EXPECT_EQ(pinned(), kMiB);
   EXPECT_OK(own::cuMemFree_v2(address));
-  managed_reset_after_fork();
+  moving::managed::managed_reset_after_fork();
 }
 
 }  // namespace

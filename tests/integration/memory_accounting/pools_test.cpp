@@ -55,7 +55,7 @@ TEST_F(Pools, GiveBackWhatNobodyUses) {
   fill(two, 6 * kMiB);
   CUdeviceptr used = 0;
   ASSERT_OK(own::cuMemAllocFromPoolAsync(&used, 10 * kMiB, two, stream));
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   EXPECT_EQ(reserved(one), 0u);
   EXPECT_EQ(reserved(two), 10 * kMiB) << "in use";
   EXPECT_EQ(allocated(), 10 * kMiB) << "what is kept was never counted";
@@ -68,16 +68,16 @@ TEST_F(Pools, TheOneThatIsAlwaysThereDoesAsWell) {
   CUmemoryPool pool{};
   ASSERT_OK(real<FunctionId::cuDeviceGetDefaultMemPool>(&pool, 0));
   fill(pool, 4 * kMiB);
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   EXPECT_EQ(reserved(pool), 0u);
 }
 
 TEST_F(Pools, OfAnotherDeviceKeepTheirs) {
   const CUmemoryPool pool = new_pool(1);
   fill(pool, 4 * kMiB);
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   EXPECT_EQ(reserved(pool), 4 * kMiB);
-  memory_trim_pools(1);
+  memory::memory_trim_pools(1);
   EXPECT_EQ(reserved(pool), 0u);
   EXPECT_OK(own::cuMemPoolDestroy(pool));
 }
@@ -85,13 +85,13 @@ TEST_F(Pools, OfAnotherDeviceKeepTheirs) {
 TEST_F(Pools, AreLeftAloneWhileTheProgramCaptures) {
   const CUmemoryPool pool = new_pool();
   fill(pool, 4 * kMiB);
-  g_captures = 1;
-  memory_trim_pools(0);
-  g_captures = 0;
+  gate::g_captures = 1;
+  memory::memory_trim_pools(0);
+  gate::g_captures = 0;
   EXPECT_EQ(reserved(pool), 4 * kMiB);
   // One that was not seen to begin is not broken either.
   ASSERT_OK(real<FunctionId::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   CUgraph graph{};
   EXPECT_OK(real<FunctionId::cuStreamEndCapture>(stream, &graph));
   EXPECT_OK(own::cuMemPoolDestroy(pool));
@@ -122,14 +122,14 @@ TEST_F(Pools, AreNotDestroyedWhileTheyAreTrimmed) {
     const Instead none(
         FunctionId::cuDeviceGetDefaultMemPool,
         reinterpret_cast<void*>(&Refusing<Signature<FunctionId::cuDeviceGetDefaultMemPool>>::call));
-    std::thread other([] { memory_trim_pools(0); });
+    std::thread other([] { memory::memory_trim_pools(0); });
     while (!g_trims) std::this_thread::yield();
     EXPECT_OK(own::cuMemPoolDestroy(pool));
     other.join();
   }
   EXPECT_FALSE(g_destroyed_meanwhile);
   const unsigned long before = driver_calls(FunctionId::cuMemPoolTrimTo);
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   EXPECT_EQ(driver_calls(FunctionId::cuMemPoolTrimTo), before + 1) << "it is not trimmed any more";
   EXPECT_OK(real<FunctionId::cuMemPoolDestroy>(pool));
 }
@@ -142,7 +142,7 @@ TEST_F(Pools, AreTheProgramsOwnOnly) {
   ASSERT_OK(own::cuDeviceGetMemPool(&same, 0));
   ASSERT_EQ(same, pool);
   fill(pool, 4 * kMiB);
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   EXPECT_EQ(reserved(pool), 0u) << "it is known to be the program's";
   // As a thread that was handed it before another destroyed it.
   static CUmemoryPool late;
@@ -157,7 +157,7 @@ TEST_F(Pools, AreTheProgramsOwnOnly) {
     ASSERT_OK(own::cuDeviceGetMemPool(&same, 0));
   }
   const unsigned long before = driver_calls(FunctionId::cuMemPoolTrimTo);
-  memory_trim_pools(0);
+  memory::memory_trim_pools(0);
   EXPECT_EQ(driver_calls(FunctionId::cuMemPoolTrimTo), before + 1);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 TEST(MemoryTable, AgreesWithAMapThroughAnyHistory) {
   std::mt19937_64 random(7);
-  Table<uint64_t> table;
+  memory::Table<uint64_t> table;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> expected;
   for (int step = 0; step < 200000; ++step) {
     // Now growing, now shrinking; addresses as devices have them, and few, so that they come again.
@@ -49,7 +49,7 @@ TEST(MemoryTable, AgreesWithAMapThroughAnyHistory) {
 }
 
 TEST(MemoryTable, PlacesThatAreHeldAreThere) {
-  Table<uint64_t> table;
+  memory::Table<uint64_t> table;
   constexpr uint64_t kMany = 1000;
   for (uint64_t i = 0; i < kMany; ++i) ASSERT_TRUE(table.hold());
   uint64_t replaced = 0;

@@ -37,7 +37,7 @@ class VirtualMoves : public Machine {
   // On device 1, away until its gate is passed.
   CUmemGenericAllocationHandle create_far_away() {
     far_context = new_context(1);
-    swap_context_made(*gate_of_device(1), far_context);
+    moving::swap::swap_context_made(*link::gate_of_device(1), far_context);
     EXPECT_OK(real<FunctionId::cuCtxSetCurrent>(context));
     Account& far = g_accounts[1];
     far.backend = wire::Backend::Swap;
@@ -46,11 +46,13 @@ class VirtualMoves : public Machine {
     where.location.id = 1;
     return create(where);
   }
-  static bool note(void*, SwapMoved& moved) {
+  static bool note(void*, moving::swap::SwapMoved& moved) {
     g_accounts[0].absent += moved.out - moved.in;
     return true;
   }
-  static void bring_in() { EXPECT_TRUE(swap_in(*gate_of_device(0), ~uint64_t{0}, note, nullptr)); }
+  static void bring_in() {
+    EXPECT_TRUE(moving::swap::swap_in(*link::gate_of_device(0), ~uint64_t{0}, note, nullptr));
+  }
 
   static constexpr uint64_t kRange = 8 * kChunk;
   CUdeviceptr range = 0;
@@ -166,7 +168,7 @@ TEST_F(VirtualMoves, IsPinnedOnceItIsBound) {
   const auto bound = create();
   EXPECT_OK(own::cuMulticastBindMem(7, 0, bound, 0, kChunk, 0));
   EXPECT_EQ(account.pinned, kChunk);
-  EXPECT_FALSE(swap_is_handle(g_seen));
+  EXPECT_FALSE(moving::swap::swap_is_handle(g_seen));
 
   const auto mapped = create();
   EXPECT_OK(own::cuMemMap(range, kChunk, 0, mapped, 0));
@@ -182,7 +184,7 @@ TEST_F(VirtualMoves, IsPinnedOnceItIsBound) {
   EXPECT_OK(own::cuMemMapArrayAsync(list, 2, nullptr));
   EXPECT_EQ(account.pinned, 3 * kChunk);
   EXPECT_NE(g_seen, 0u);
-  EXPECT_FALSE(swap_is_handle(g_seen));
+  EXPECT_FALSE(moving::swap::swap_is_handle(g_seen));
   EXPECT_EQ(list[1].memHandle.memHandle, in_array) << "the program's list is its own";
 
   EXPECT_OK(own::cuMemUnmap(range, kChunk));
@@ -209,7 +211,7 @@ TEST_F(VirtualMoves, OddKindsAreTheDriversAndPinned) {
   CUmemAllocationProp odd = kind();
   odd.allocFlags.usage = 1;
   const auto handle = create(odd);
-  EXPECT_FALSE(swap_is_handle(handle));
+  EXPECT_FALSE(moving::swap::swap_is_handle(handle));
   EXPECT_EQ(account.pinned, kChunk);
   const auto ours = create();
   EXPECT_OK(own::cuMemMap(range, kChunk, 0, ours, 0));

@@ -202,7 +202,7 @@ TEST_F(VirtualNative, AMappingInThePlaceOfAnotherKeepsItsOwnMemory) {
   ASSERT_OK(own::cuMemRelease(handle));
   EXPECT_EQ(allocated(), 2 * kChunk);
   g_real_unmap = reinterpret_cast<Signature<FunctionId::cuMemUnmap>*>(
-      g_driver[static_cast<unsigned>(FunctionId::cuMemUnmap)]);
+      catching::g_driver[static_cast<unsigned>(FunctionId::cuMemUnmap)]);
   {
     const Instead instead(FunctionId::cuMemUnmap, reinterpret_cast<void*>(&unmap_and_reuse));
     ASSERT_OK(own::cuMemUnmap(at(0), kChunk));

@@ -1,13 +1,12 @@
 #include "interposer/moving/managed/state.h"
 
-namespace nvshare::interposer {
-namespace managed {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
 // Its pages belong on the device, and begin there when there is room: then the first kernel finds
 // no faults. Nothing depends on it.
 void place(Space& space, Lane& lane, const ManagedWish& wish, CUdeviceptr address) {
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   real<FunctionId::cuMemAdvise>(address, wish.bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
                                 space.device.load());
   size_t free = 0;
@@ -36,28 +35,27 @@ uint32_t ask_device() {
 }
 
 }  // namespace
-}  // namespace managed
 
-bool managed_is_possible(Gate& gate) {
+bool managed_is_possible(gate::Gate& gate) {
   const KeepErrno keep;
-  managed::Space* space = managed::g_spaces.make(gate);
+  Space* space = g_spaces.make(gate);
   if (space == nullptr) return false;
   uint32_t possible = space->possible.load(std::memory_order_relaxed);
   if (possible == 0) {
-    possible = managed::ask_device();
+    possible = ask_device();
     space->possible.store(possible, std::memory_order_relaxed);
   }
-  if (possible == managed::kImpossible) {
+  if (possible == kImpossible) {
     warn_once(
         "this GPU does not do unified memory while the program and the GPU both use it, so memory "
         "stays on the GPU, as with `nvshare run --backend native`");
   }
-  return possible == managed::kPossible;
+  return possible == kPossible;
 }
 
-CUresult managed_allocate(Gate& gate, const ManagedWish& wish, CUdeviceptr* address) {
+CUresult managed_allocate(gate::Gate& gate, const ManagedWish& wish, CUdeviceptr* address) {
   const KeepErrno keep;
-  managed::Space* space = managed::g_spaces.make(gate);
+  Space* space = g_spaces.make(gate);
   if (space == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   CUcontext context = nullptr;
   CUresult result = real<FunctionId::cuCtxGetCurrent>(&context);
@@ -66,28 +64,28 @@ CUresult managed_allocate(Gate& gate, const ManagedWish& wish, CUdeviceptr* addr
   CUdevice device = -1;
   result = real<FunctionId::cuCtxGetDevice>(&device);
   if (result != CUDA_SUCCESS) return result;
-  managed::Lane* lane = managed::lane_of(*space, context);
+  Lane* lane = lane_of(*space, context);
   if (lane == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  managed::Allocation* record = nullptr;
+  Allocation* record = nullptr;
   {
     const Lock lock(space->mutex);
     space->device = device;
-    record = managed::take_record(*space, wish.bytes);
+    record = take_record(*space, wish.bytes);
   }
   if (record == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   CUdeviceptr made = 0;
   result = real<FunctionId::cuMemAllocManaged>(&made, wish.bytes, wish.flags);
-  if (result == CUDA_SUCCESS && wish.plain) managed::place(*space, *lane, wish, made);
+  if (result == CUDA_SUCCESS && wish.plain) place(*space, *lane, wish, made);
   const Lock lock(space->mutex);
   if (result != CUDA_SUCCESS) {
-    managed::give_record(*space, record);
+    give_record(*space, record);
     return result;
   }
   record->lane = lane;
   record->plain = wish.plain;
-  managed::add(*space, *record, made, wish.room ? managed::Where::kHere : managed::Where::kAway);
+  add(*space, *record, made, wish.room ? Where::kHere : Where::kAway);
   *address = made;
   return CUDA_SUCCESS;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

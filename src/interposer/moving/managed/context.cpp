@@ -1,12 +1,10 @@
 #include "interposer/moving/managed/state.h"
 
 // Contexts in which there is unified memory, and what of it goes with them.
-namespace nvshare::interposer {
-namespace managed {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
-// With the space's mutex held.
-Lane* find_lane(Space& space, CUcontext context) {
+Lane* find_lane(Space& space, CUcontext context) REQUIRES(space.mutex) {
   for (Lane& lane : space.lanes) {
     if (lane.context == context) return &lane;
   }
@@ -20,7 +18,7 @@ Lane* known_lane(Space& space, CUcontext context) {
 }
 
 // Takes those of the lane out of the books, but for what is being freed.
-void forget_lane(Space& space, const Lane& lane, SwapFreed& freed) {
+void forget_lane(Space& space, const Lane& lane, swap::SwapFreed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
   space.allocations.for_each([&](Allocation& one) {
     if (one.lane != &lane) return;
@@ -57,12 +55,10 @@ CUstream stream_of(Space& space, Lane& lane) {
   return lane.stream;
 }
 
-}  // namespace managed
-
 void managed_context_leaving(CUcontext context, bool leaving) {
   const KeepErrno keep;
-  managed::g_spaces.visit([&](managed::Space& space) {
-    managed::Lane* lane = managed::known_lane(space, context);
+  g_spaces.visit([&](Space& space) {
+    Lane* lane = known_lane(space, context);
     if (lane == nullptr) return false;
     const Lock moving(space.moves);
     const Lock lock(space.mutex);
@@ -71,21 +67,21 @@ void managed_context_leaving(CUcontext context, bool leaving) {
   });
 }
 
-SwapFreed managed_context_gone(CUcontext context) {
+swap::SwapFreed managed_context_gone(CUcontext context) {
   const KeepErrno keep;
-  SwapFreed freed;
-  managed::g_spaces.visit([&](managed::Space& space) {
-    managed::Lane* lane = managed::known_lane(space, context);
+  swap::SwapFreed freed;
+  g_spaces.visit([&](Space& space) {
+    Lane* lane = known_lane(space, context);
     if (lane == nullptr) return false;
     freed.ours = true;
     freed.gate = space.gate;
     const Lock moving(space.moves);
     const Lock lock(space.mutex);
-    managed::forget_lane(space, *lane, freed);
-    *lane = managed::Lane{};
+    forget_lane(space, *lane, freed);
+    *lane = Lane{};
     return true;
   });
   return freed;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

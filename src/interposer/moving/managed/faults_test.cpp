@@ -4,7 +4,7 @@
 
 // Every call of the driver fails in turn. The books stay exact, contents stay what they are, and
 // the next order works.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
 class ManagedFaults : public ManagedMachine {
@@ -102,7 +102,7 @@ TEST_F(ManagedFaults, WhenAllocatingAndFreeing) {
         told_resident += bytes;
         check_sums();
         fail_call(n);
-        const SwapFreed freed = managed_free(address);
+        const swap::SwapFreed freed = managed_free(address);
         fail_call(0);
         told_resident -= freed.resident;
         if (freed.result == CUDA_SUCCESS) {
@@ -121,4 +121,4 @@ TEST_F(ManagedFaults, WhenAllocatingAndFreeing) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -1,11 +1,10 @@
 #include "interposer/moving/managed/state.h"
 
-namespace nvshare::interposer {
-namespace managed {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
-// The allocation that an address lies in. With the space's mutex held.
-Allocation* find(Space& space, CUdeviceptr address) {
+// The allocation that an address lies in.
+Allocation* find(Space& space, CUdeviceptr address) REQUIRES(space.mutex) {
   Allocation wanted;
   wanted.address = address;
   wanted.serial = ~uint64_t{0};
@@ -13,7 +12,7 @@ Allocation* find(Space& space, CUdeviceptr address) {
   return found != nullptr && address - found->address < found->bytes ? found : nullptr;
 }
 
-void wait_until_still(Space& space, const Allocation& allocation) {
+void wait_until_still(Space& space, const Allocation& allocation) REQUIRES(space.mutex) {
   while (allocation.moving > 0) {
     const uint32_t seen = space.finished.load();
     space.mutex.unlock();
@@ -53,43 +52,42 @@ bool is_gone(const Claim& claimed, CUresult result) {
 }
 
 }  // namespace
-}  // namespace managed
 
-SwapFreed managed_free(CUdeviceptr address) {
+swap::SwapFreed managed_free(CUdeviceptr address) {
   const KeepErrno keep;
-  const managed::Claim claimed = managed::claim(address);
+  const Claim claimed = claim(address);
   if (claimed.allocation == nullptr) return {};
-  managed::Space& space = *claimed.space;
-  managed::Allocation& allocation = *claimed.allocation;
-  SwapFreed freed;
+  Space& space = *claimed.space;
+  Allocation& allocation = *claimed.allocation;
+  swap::SwapFreed freed;
   freed.ours = true;
   freed.gate = space.gate;
   freed.result = real<FunctionId::cuMemFree_v2>(address);
   const Lock lock(space.mutex);
-  if (!managed::is_gone(claimed, freed.result)) {
+  if (!is_gone(claimed, freed.result)) {
     allocation.freeing = false;
     space.allocations.insert(&allocation);
     return freed;
   }
   freed.bytes = allocation.bytes;
-  freed.resident = managed::resident_bytes(allocation);
-  managed::remove(space, allocation);
-  managed::give_record(space, &allocation);
+  freed.resident = resident_bytes(allocation);
+  remove(space, allocation);
+  give_record(space, &allocation);
   return freed;
 }
 
-SwapRange managed_range_of(CUdeviceptr address) {
-  SwapRange range;
-  managed::g_spaces.visit([&](managed::Space& space) {
+swap::SwapRange managed_range_of(CUdeviceptr address) {
+  swap::SwapRange range;
+  g_spaces.visit([&](Space& space) {
     const Lock lock(space.mutex);
-    const managed::Allocation* found = managed::find(space, address);
+    const Allocation* found = find(space, address);
     if (found == nullptr) return false;
     range.ours = true;
     range.base = found->address;
     range.bytes = found->bytes;
     range.context = found->lane->context;
     range.gate = space.gate;
-    range.resident = managed::resident_bytes(*found) == found->bytes;
+    range.resident = resident_bytes(*found) == found->bytes;
     range.device = space.device;
     range.plain = found->plain;
     return true;
@@ -97,4 +95,4 @@ SwapRange managed_range_of(CUdeviceptr address) {
   return range;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -8,13 +8,13 @@
 // and done; single pages may be elsewhere.
 //
 // The contracts are those of swap.h; bytes are those that the program asked for.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::managed {
 
 // --- for threads of the program; thread-safe, never called with a lock of ours held
 
 // Whether the device of the current context, which is the gate's, can do it. Says so once to the
 // user when it cannot.
-bool managed_is_possible(Gate& gate);
+bool managed_is_possible(gate::Gate& gate);
 
 struct ManagedWish {
   uint64_t bytes = 0;
@@ -25,21 +25,21 @@ struct ManagedWish {
   unsigned flags = CU_MEM_ATTACH_GLOBAL;
 };
 // In the current context, which is one of the gate's device. The bytes are counted already.
-CUresult managed_allocate(Gate& gate, const ManagedWish& wish, CUdeviceptr* address);
-SwapFreed managed_free(CUdeviceptr address);
-SwapRange managed_range_of(CUdeviceptr address);
+CUresult managed_allocate(gate::Gate& gate, const ManagedWish& wish, CUdeviceptr* address);
+swap::SwapFreed managed_free(CUdeviceptr address);
+swap::SwapRange managed_range_of(CUdeviceptr address);
 void managed_context_leaving(CUcontext context, bool leaving);
-SwapFreed managed_context_gone(CUcontext context);
+swap::SwapFreed managed_context_gone(CUcontext context);
 
 // --- for the link's thread alone, with the gate closed and nothing of the process on the GPU
 
-bool managed_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
-bool managed_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
-uint64_t managed_resident(Gate& gate);
-uint64_t managed_absent(Gate& gate);
+bool managed_out(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument);
+bool managed_in(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument);
+uint64_t managed_resident(gate::Gate& gate);
+uint64_t managed_absent(gate::Gate& gate);
 
 // --- the rest
 
 void managed_reset_after_fork();
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

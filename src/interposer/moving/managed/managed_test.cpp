@@ -3,7 +3,7 @@
 #include "interposer/moving/managed/state.h"
 #include "interposer/moving/testing/managed_machine.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
 using Managed = ManagedMachine;
@@ -153,7 +153,7 @@ TEST_F(Managed, FreesOnlyWhatBeginsThere) {
   EXPECT_FALSE(managed_free(0).ours);
   EXPECT_FALSE(managed_range_of(address - 1).ours);
   EXPECT_FALSE(managed_range_of(address + 3 * kMiB).ours);
-  const SwapRange range = managed_range_of(address + 3 * kMiB - 1);
+  const swap::SwapRange range = managed_range_of(address + 3 * kMiB - 1);
   EXPECT_TRUE(range.ours);
   EXPECT_EQ(range.base, address);
   EXPECT_EQ(range.bytes, 3 * kMiB);
@@ -166,7 +166,7 @@ TEST_F(Managed, FreesOnlyWhatBeginsThere) {
 TEST_F(Managed, WhatIsFreedWasWhereItWas) {
   const CUdeviceptr address = allocate(300 * kMiB, 1);
   EXPECT_TRUE(out(1));
-  const SwapFreed freed = managed_free(address);
+  const swap::SwapFreed freed = managed_free(address);
   EXPECT_EQ(freed.bytes, 300 * kMiB);
   EXPECT_EQ(freed.resident, 150 * kMiB);
   told_resident -= freed.resident;
@@ -176,7 +176,7 @@ TEST_F(Managed, WhatIsFreedWasWhereItWas) {
 TEST_F(Managed, AFreeThatTheDriverRefusesChangesNothing) {
   const CUdeviceptr address = allocate(3 * kMiB, 1);
   fail_call(1);
-  const SwapFreed refused = managed_free(address);
+  const swap::SwapFreed refused = managed_free(address);
   EXPECT_TRUE(refused.ours);
   EXPECT_EQ(refused.result, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(refused.bytes, 0u);
@@ -197,7 +197,7 @@ TEST_F(Managed, GoesWithItsContext) {
   EXPECT_TRUE(in_all());
   EXPECT_EQ(last.in, 0u) << "nothing is moved in a context that ends";
   ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(other));
-  const SwapFreed freed = managed_context_gone(other);
+  const swap::SwapFreed freed = managed_context_gone(other);
   EXPECT_TRUE(freed.ours);
   EXPECT_EQ(freed.bytes, 8 * kMiB);
   EXPECT_EQ(freed.resident, 3 * kMiB);
@@ -252,7 +252,7 @@ CUresult no_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
 }
 
 TEST_F(Managed, IsNotPossibleWithoutConcurrentAccess) {
-  void*& place = g_driver[static_cast<unsigned>(FunctionId::cuDeviceGetAttribute)];
+  void*& place = catching::g_driver[static_cast<unsigned>(FunctionId::cuDeviceGetAttribute)];
   void* before = place;
   place = reinterpret_cast<void*>(&no_attribute);
   ::testing::internal::CaptureStderr();
@@ -262,7 +262,7 @@ TEST_F(Managed, IsNotPossibleWithoutConcurrentAccess) {
   place = before;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_NE(said.find("unified memory"), std::string::npos) << said;
-  Gate other;
+  gate::Gate other;
   EXPECT_TRUE(managed_is_possible(other));
 }
 
@@ -274,4 +274,4 @@ TEST_F(Managed, WhatCannotBeFoundOutIsAskedAgain) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -1,8 +1,7 @@
 #include "interposer/moving/managed/state.h"
 
 // Out and in: the driver is asked to move pieces, a few at a time, and waited for.
-namespace nvshare::interposer {
-namespace managed {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
 constexpr size_t kBatch = 256;
@@ -38,9 +37,8 @@ bool fits(const Batch& batch, const Piece& piece) {
 }
 
 // In the order in which they came: what does not fit ends the batch.
-void fill(const Move& move, Batch& batch) {
-  Space& space = move.space;
-  Piece* piece = (move.out ? space.here : space.away).first();
+void fill(const Move& move, Batch& batch) REQUIRES(move.space.mutex) {
+  Piece* piece = (move.out ? move.space.here : move.space.away).first();
   while (piece != nullptr && batch.bytes < move.left) {
     Piece* next = piece->after;
     if (may_move(move, batch, *piece)) {
@@ -48,14 +46,14 @@ void fill(const Move& move, Batch& batch) {
       batch.lane = piece->allocation->lane;
       batch.bytes += piece->bytes;
       batch.pieces[batch.count++] = piece;
-      set_where(space, *piece, move.out ? Where::kLeaving : Where::kComing);
+      set_where(move.space, *piece, move.out ? Where::kLeaving : Where::kComing);
     }
     piece = next;
   }
 }
 
 // The first `done` are where they were to go, the others where they were. Answers the bytes moved.
-uint64_t settle(const Move& move, const Batch& batch, size_t done) {
+uint64_t settle(const Move& move, const Batch& batch, size_t done) REQUIRES(move.space.mutex) {
   uint64_t moved = 0;
   for (size_t n = batch.count; n > done; --n) put_back(move.space, *batch.pieces[n - 1]);
   for (size_t n = 0; n < done; ++n) {
@@ -69,7 +67,7 @@ uint64_t settle(const Move& move, const Batch& batch, size_t done) {
 
 // How many of the batch, from the first on, have been moved.
 size_t prefetch(const Move& move, const Batch& batch) {
-  const Within within(batch.lane->context);
+  const catching::Within within(batch.lane->context);
   if (!within) return 0;
   const CUdevice target = move.out ? kHost : move.space.device.load();
   const CUstream stream = stream_of(move.space, *batch.lane);
@@ -85,7 +83,7 @@ size_t prefetch(const Move& move, const Batch& batch) {
 }
 
 // Answers whether there is more to do; `failed` when not all could be moved.
-bool move_batch(Move& move, SwapProgress progress, void* argument, bool& failed) {
+bool move_batch(Move& move, swap::SwapProgress progress, void* argument, bool& failed) {
   Batch batch;
   const uint64_t begin = now_ns();
   {
@@ -103,17 +101,17 @@ bool move_batch(Move& move, SwapProgress progress, void* argument, bool& failed)
   failed = done < batch.count;
   if (bytes == 0) return false;
   // How much of it went over the link only the driver knows.
-  SwapMoved moved{move.out ? bytes : 0, move.out ? 0 : bytes, bytes, now_ns() - begin};
+  swap::SwapMoved moved{move.out ? bytes : 0, move.out ? 0 : bytes, bytes, now_ns() - begin};
   if (!progress(argument, moved)) failed = true;
   move.left += moved.more;
   return !failed;
 }
 
-bool run(Gate& gate, bool out, uint64_t bytes, SwapProgress progress, void* argument) {
+bool run(gate::Gate& gate, bool out, uint64_t bytes, swap::SwapProgress progress, void* argument) {
   const KeepErrno keep;
   Space* space = g_spaces.of(gate);
   if (space == nullptr) return true;
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   const Lock moving(space->moves);
   Move move{*space, out, bytes};
   bool failed = false;
@@ -123,14 +121,13 @@ bool run(Gate& gate, bool out, uint64_t bytes, SwapProgress progress, void* argu
 }
 
 }  // namespace
-}  // namespace managed
 
-bool managed_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
-  return managed::run(gate, true, bytes, progress, argument);
+bool managed_out(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument) {
+  return run(gate, true, bytes, progress, argument);
 }
 
-bool managed_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
-  return managed::run(gate, false, bytes, progress, argument);
+bool managed_in(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument) {
+  return run(gate, false, bytes, progress, argument);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -1,6 +1,6 @@
 #include "interposer/moving/managed/state.h"
 
-namespace nvshare::interposer::managed {
+namespace nvshare::interposer::moving::managed {
 
 constinit PerGate<Space> g_spaces{};
 
@@ -113,26 +113,22 @@ uint64_t resident_bytes(const Allocation& allocation) {
   return bytes;
 }
 
-}  // namespace nvshare::interposer::managed
-
-namespace nvshare::interposer {
-
-uint64_t managed_resident(Gate& gate) {
-  managed::Space* space = managed::g_spaces.of(gate);
+uint64_t managed_resident(gate::Gate& gate) {
+  Space* space = g_spaces.of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return space->resident;
 }
 
-uint64_t managed_absent(Gate& gate) {
-  managed::Space* space = managed::g_spaces.of(gate);
+uint64_t managed_absent(gate::Gate& gate) {
+  Space* space = g_spaces.of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return space->absent;
 }
 
 void managed_reset_after_fork() {
-  managed::g_spaces.reset_after_fork();
+  g_spaces.reset_after_fork();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -11,7 +11,7 @@
 
 // What is known of unified memory, as the files of this backend share it. An Allocation is what the
 // program asked for; it moves in Pieces.
-namespace nvshare::interposer::managed {
+namespace nvshare::interposer::moving::managed {
 
 struct Allocation;
 
@@ -66,7 +66,7 @@ inline constexpr uint64_t kLargestPiece = largest_chunk(~uint64_t{0});
 
 // One per gate.
 struct Space {
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   std::atomic<CUdevice> device{-1};  // always the same, once it is known
   Word possible{0};                  // 0: not known yet; otherwise one of kPossible, kImpossible
 
@@ -77,34 +77,35 @@ struct Space {
 
   Mutex mutex;       // of what follows
   Word finished{0};  // changes when a piece has stopped moving
-  Lane lanes[kMaxLanes];
-  Tree<Allocation, ByAddress> allocations;
-  List<Piece> here;  // those that came first, first
-  List<Piece> away;
-  uint64_t resident = 0;
-  uint64_t absent = 0;
-  uint64_t last_serial = 0;
-  Pool<Piece> piece_pool;
-  Pool<Allocation> allocation_pool;
+  Lane lanes[kMaxLanes] GUARDED_BY(mutex);
+  Tree<Allocation, ByAddress> allocations GUARDED_BY(mutex);
+  List<Piece> here GUARDED_BY(mutex);  // those that came first, first
+  List<Piece> away GUARDED_BY(mutex);
+  uint64_t resident GUARDED_BY(mutex) = 0;
+  uint64_t absent GUARDED_BY(mutex) = 0;
+  uint64_t last_serial GUARDED_BY(mutex) = 0;
+  Pool<Piece> piece_pool GUARDED_BY(mutex);
+  Pool<Allocation> allocation_pool GUARDED_BY(mutex);
 };
 inline constexpr uint32_t kPossible = 1;
 inline constexpr uint32_t kImpossible = 2;
 
 extern PerGate<Space> g_spaces;
 
-// --- space.cpp; with the space's mutex held
+// --- space.cpp
 
 // A record of so many bytes, with its pieces, which nobody knows of yet; null when there is no
 // memory. Ends with give_record().
-Allocation* take_record(Space& space, uint64_t bytes);
-void give_record(Space& space, Allocation* allocation);
+Allocation* take_record(Space& space, uint64_t bytes) REQUIRES(space.mutex);
+void give_record(Space& space, Allocation* allocation) REQUIRES(space.mutex);
 // It begins to count and to be moved, all of it here or away; or stops to.
-void add(Space& space, Allocation& allocation, CUdeviceptr address, Where where);
-void remove(Space& space, Allocation& allocation);
+void add(Space& space, Allocation& allocation, CUdeviceptr address, Where where)
+    REQUIRES(space.mutex);
+void remove(Space& space, Allocation& allocation) REQUIRES(space.mutex);
 // Puts the piece into another state, and last into the list of it.
-void set_where(Space& space, Piece& piece, Where where);
+void set_where(Space& space, Piece& piece, Where where) REQUIRES(space.mutex);
 // It did not move after all: it is what it was before, and first in its list.
-void put_back(Space& space, Piece& piece);
+void put_back(Space& space, Piece& piece) REQUIRES(space.mutex);
 inline bool is_resident(const Piece& piece) {
   return piece.where == Where::kHere || piece.where == Where::kLeaving;
 }
@@ -114,9 +115,8 @@ uint64_t resident_bytes(const Allocation& allocation);
 // --- context.cpp
 
 // What we have in the context; made when there is nothing yet. Null when there is no place for it.
-// Takes the space's mutex.
-Lane* lane_of(Space& space, CUcontext context);
+Lane* lane_of(Space& space, CUcontext context) EXCLUDES(space.mutex);
 // Our stream in the lane's context, which is current; null when it cannot be made. Any thread's.
 CUstream stream_of(Space& space, Lane& lane);
 
-}  // namespace nvshare::interposer::managed
+}  // namespace nvshare::interposer::moving::managed

@@ -1,7 +1,7 @@
 #include "interposer/moving/swap/backing.h"
 
 // Who may use what is mapped. The driver is told of what is there, and of the rest when it comes.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 Right* find_right(const Place& place, const CUmemLocation& location) {
@@ -13,7 +13,7 @@ Right* find_right(const Place& place, const CUmemLocation& location) {
 }
 
 // Whether there is a record for each of the rights, so that they can be noted later.
-bool make_rights(Place& place, const CUmemAccessDesc* access, size_t count) {
+bool make_rights(Place& place, const CUmemAccessDesc* access, size_t count) REQUIRES(g_maps.mutex) {
   for (size_t i = 0; i < count; ++i) {
     if (find_right(place, access[i].location) != nullptr) continue;
     Right* right = g_maps.right_pool.take();
@@ -58,7 +58,7 @@ CUresult check_away(const Place& place, const CUmemAccessDesc* access, size_t co
 
 // Holds all that is mapped in the range, and looks whether the rights can be given.
 CUresult prepare(Holds& holds, CUdeviceptr address, CUdeviceptr end, const CUmemAccessDesc* access,
-                 size_t count) {
+                 size_t count) REQUIRES(g_maps.mutex) {
   for (Place* place = first_place(address, end - address); place != nullptr;
        place = place_after(*place, end)) {
     if (place->address < address || place->address + place->bytes > end) {
@@ -81,7 +81,7 @@ CUresult tell_driver(CUdeviceptr from, CUdeviceptr to, const CUmemAccessDesc* ac
 
 // All but what is away, in as few pieces as that leaves.
 CUresult tell_driver_of_rest(CUdeviceptr address, CUdeviceptr end, const CUmemAccessDesc* access,
-                             size_t count) {
+                             size_t count) REQUIRES(g_maps.mutex) {
   CUdeviceptr from = address;
   for (Place* place = first_place(address, end - address); place != nullptr;
        place = place_after(*place, end)) {
@@ -139,10 +139,11 @@ CUresult swap_get_access(unsigned long long* flags, const CUmemLocation* locatio
                          CUdeviceptr address) {
   const SwapHold hold(address);
   if (!hold.away()) return real<FunctionId::cuMemGetAccess>(flags, location, address);
+  g_maps.mutex.is_held();
   if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Right* right = find_right(*first_place(address, 1), *location);
   *flags = right != nullptr ? right->is.flags : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kAlignment = 512;  // the driver's own
@@ -66,23 +66,22 @@ CUresult allocate_large(const Order& order, Allocation& allocation) {
   return CUDA_SUCCESS;
 }
 
-// With the space's mutex held.
-bool take_block_of(Region& region, const Order& order, Allocation& allocation) {
-  Space& space = order.space;
-  Extent* block = region.blocks.take(space.extent_pool, round_up(order.bytes, kAlignment));
+bool take_block_of(Region& region, const Order& order, Allocation& allocation)
+    REQUIRES(order.space.mutex) {
+  Extent* block = region.blocks.take(order.space.extent_pool, round_up(order.bytes, kAlignment));
   if (block == nullptr) return false;
   region.used += 1;
   count_asked(*region.chunks, order.bytes);
   allocation.address = block->address;
   allocation.region = &region;
   allocation.block = block;
-  space.allocations.insert(&allocation);
+  order.space.allocations.insert(&allocation);
   return true;
 }
 
 // In a region that is where the memory is wanted: who was promised room may use it at once, and who
-// was not must not be counted as being there. With the space's mutex held.
-bool take_block(const Order& order, Allocation& allocation) {
+// was not must not be counted as being there.
+bool take_block(const Order& order, Allocation& allocation) REQUIRES(order.space.mutex) {
   const Where where = order.room ? Where::kHere : Where::kAway;
   for (Region* region = order.space.shared; region != nullptr; region = region->next) {
     if (region->lane != &order.lane || region->chunks->where != where) continue;
@@ -124,22 +123,21 @@ void list_shared(Region& region) {
 }
 
 CUresult allocate_small(const Order& order, Allocation& allocation) {
-  Space& space = order.space;
   {
-    const Lock lock(space.mutex);
+    const Lock lock(order.space.mutex);
     if (take_block(order, allocation)) return CUDA_SUCCESS;
   }
-  const Lock growing(space.growth);
+  const Lock growing(order.space.growth);
   {
-    const Lock lock(space.mutex);
+    const Lock lock(order.space.mutex);
     if (take_block(order, allocation)) return CUDA_SUCCESS;
   }
   CUresult result = CUDA_SUCCESS;
   Region* region = make_shared_region(order, result);
   if (region == nullptr) return result;
   {
-    const Lock lock(space.mutex);
-    if (region->blocks.add_range(space.extent_pool, region->address, region->bytes)) {
+    const Lock lock(order.space.mutex);
+    if (region->blocks.add_range(order.space.extent_pool, region->address, region->bytes)) {
       region->shared = true;
       list_shared(*region);
       add_chunks(*region);
@@ -161,7 +159,7 @@ void unlist_shared(Region& region) {
   *place = region.next;
 }
 
-CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address) {
+CUresult swap_allocate(gate::Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address) {
   const KeepErrno keep;
   if (bytes > kMost) return CUDA_ERROR_OUT_OF_MEMORY;
   Space* space = make_space(gate);
@@ -189,4 +187,4 @@ CUresult swap_allocate(Gate& gate, uint64_t bytes, bool room, CUdeviceptr* addre
   return result;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -9,7 +9,7 @@
 
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kPage = 4096;
@@ -104,14 +104,14 @@ uint64_t add_slabs(Space& space, char* memory, const Segment& segment) {
     const NewSlab added = add_slab(space, memory + at, slab, segment.shared, at / kSlabBytes);
     if (!added.there) missing += slab;
     if (added.ours) arena_note_untaken(space, 0, slab);
-    const bool runs = space.gate->state.load() != kClosed;
+    const bool runs = space.gate->state.load() != gate::kClosed;
     if (runs && !space.arena.hurry.load()) sleep_ns((now_ns() - begin) / 4);
   }
   return missing;
 }
 
 // It is not to count for the program for ever.
-void say_missing(Gate& gate, SwapTellMissing tell, uint64_t bytes) {
+void say_missing(gate::Gate& gate, SwapTellMissing tell, uint64_t bytes) {
   arena_warn_missing();
   if (tell != nullptr) tell(gate, bytes);
 }
@@ -171,8 +171,7 @@ bool add_segment(Arena& arena, Segment& segment) {
   return !std::exchange(arena.taking, true);
 }
 
-// With the mutex held.
-void give_pieces(Arena& arena, Extent* pieces) {
+void give_pieces(Arena& arena, Extent* pieces) REQUIRES(arena.mutex) {
   while (pieces != nullptr) {
     Extent* next = pieces->next;
     arena.extents.give(arena.extent_pool, pieces);
@@ -243,7 +242,7 @@ void arena_add_segment(Space& space, Segment& segment) {
   if (!start_thread(take_segments, &space, "nvshare-arena")) take_segments(&space);
 }
 
-void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell,
+void swap_add_arena(gate::Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken tell,
                     SwapTellMissing tell_missing) {
   const KeepErrno keep;
   bytes = bytes / kPage * kPage;
@@ -263,4 +262,4 @@ void swap_add_arena(Gate& gate, int descriptor, uint64_t bytes, SwapTellUntaken 
   arena_add_segment(*space, *segment);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -6,7 +6,7 @@
 #include "wire/messages.h"
 
 // Host memory that chunks are copied to. It comes from the scheduler, in segments.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 struct Space;
 
@@ -69,27 +69,27 @@ struct Arena {
   // Held while memory is being pinned or unpinned.
   Mutex pinning;
 
-  Mutex mutex;            // of what follows
-  Slab* slabs = nullptr;  // never fewer
-  uint64_t bytes = 0;     // of all that are ours
-  SharedSegment* shared = nullptr;
-  SwapTellSlabs tell_slabs = nullptr;
+  Mutex mutex;                              // of what follows
+  Slab* slabs GUARDED_BY(mutex) = nullptr;  // never fewer
+  uint64_t bytes GUARDED_BY(mutex) = 0;     // of all that are ours
+  SharedSegment* shared GUARDED_BY(mutex) = nullptr;
+  SwapTellSlabs tell_slabs GUARDED_BY(mutex) = nullptr;
   // If it is known how much is enough: of what is beyond that, what holds nothing goes back.
-  bool enough_known = false;
-  uint64_t enough = 0;
-  bool returning = false;  // a thread does that
-  SwapTellReturned tell_returned = nullptr;
-  uint64_t untaken = 0;  // of what was given, what cannot be used yet
-  SwapTellUntaken tell_untaken = nullptr;
+  bool enough_known GUARDED_BY(mutex) = false;
+  uint64_t enough GUARDED_BY(mutex) = 0;
+  bool returning GUARDED_BY(mutex) = false;  // a thread does that
+  SwapTellReturned tell_returned GUARDED_BY(mutex) = nullptr;
+  uint64_t untaken GUARDED_BY(mutex) = 0;  // of what was given, what cannot be used yet
+  SwapTellUntaken tell_untaken GUARDED_BY(mutex) = nullptr;
   Word pending{0};  // segments that are on their way
-  Segment* incoming = nullptr;
-  bool taking = false;             // there is a thread that takes them in
-  std::atomic<bool> hurry{false};  // somebody waits for them
-  Word preparing{0};               // threads that do what is done ahead of need
-  Extents extents;
-  Pool<Extent> extent_pool;
-  Pool<Slab> slab_pool;
-  Pool<SharedSegment> shared_pool;
+  Segment* incoming GUARDED_BY(mutex) = nullptr;
+  bool taking GUARDED_BY(mutex) = false;  // there is a thread that takes them in
+  std::atomic<bool> hurry{false};         // somebody waits for them
+  Word preparing{0};                      // threads that do what is done ahead of need
+  Extents extents GUARDED_BY(mutex);
+  Pool<Extent> extent_pool GUARDED_BY(mutex);
+  Pool<Slab> slab_pool GUARDED_BY(mutex);
+  Pool<SharedSegment> shared_pool GUARDED_BY(mutex);
 };
 
 // Room for `bytes` of a copy, which has none; false when there is not so much free.
@@ -99,7 +99,7 @@ void arena_give(Arena& arena, HostCopy& copy);
 // How much is free.
 uint64_t arena_free(Arena& arena);
 // In the child of a fork, which has what was on its way to its parent: closes it.
-void arena_close_incoming(const Arena& arena);
+void arena_close_incoming(const Arena& arena) REQUIRES(arena.mutex);
 
 // A segment is on its way in: a thread of ours takes it.
 void arena_add_segment(Space& space, Segment& segment);
@@ -112,12 +112,11 @@ void arena_note_untaken(Space& space, uint64_t more, uint64_t less);
 
 // Whether there is host memory here, ours or not.
 bool arena_has_any(Arena& arena);
-// Whether a thread must be started for what is too much or closing: nobody else does it then. With
-// the arena's mutex held.
-bool arena_returns(Arena& arena);
+// Whether a thread must be started for what is too much or closing: nobody else does it then.
+bool arena_returns(Arena& arena) REQUIRES(arena.mutex);
 void arena_start_returning(Space& space);
-// Whether the slab is ours, can go, and leaves enough. With the arena's mutex held.
-bool arena_can_spare(const Arena& arena, const Slab& slab);
+// Whether the slab is ours, can go, and leaves enough.
+bool arena_can_spare(const Arena& arena, const Slab& slab) REQUIRES(arena.mutex);
 // With `pinning` held. False when it is still pinned.
 bool unpin_slab(const Slab& slab);
 // A part of a segment, which is not pinned, is not ours any more: the pages go now, although others
@@ -136,7 +135,7 @@ void shared_is_taken(Space& space, SharedSegment& segment, bool mapped_any);
 bool pass_slabs(Space& space);
 // Unmaps a slab that is closing. Answers whether there was one.
 bool close_slab(Space& space);
-bool has_closing(const Arena& arena);
+bool has_closing(const Arena& arena) REQUIRES(arena.mutex);
 // Nobody reads or writes it (`hide`), or somebody may. With the arena's mutex held.
 void hide_slab(const Slab& slab, bool hide);
 
@@ -151,4 +150,4 @@ void arena_pin(Space& space, Slab& slab);
 // go.
 void arena_unpin(Arena& arena, CUcontext context, bool gone);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

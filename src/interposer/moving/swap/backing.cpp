@@ -1,7 +1,7 @@
 #include "interposer/moving/swap/backing.h"
 
 // Memory that the program made itself: what it is, where it is mapped, and its end.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 constinit Maps g_maps{};
 std::atomic<uint64_t> g_place_count{0};
@@ -47,7 +47,7 @@ void Holds::add(Backing& backing) {
   first_ = &backing;
 }
 
-void Holds::end(Backing*& gone) {
+void Holds::end(Backing*& gone) REQUIRES(g_maps.mutex) {
   while (Backing* one = first_) {
     first_ = one->next;
     let_go(chunk_of(*one));
@@ -129,4 +129,4 @@ void forget_backings() {
   g_place_count = 0;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

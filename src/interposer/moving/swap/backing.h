@@ -7,7 +7,7 @@
 //
 // A Backing is what a handle stands for. It has a Region of one chunk, without addresses of its
 // own, and Places, where the program has mapped it. The region is in no context, and uses any.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 // What may be done in a place, and by whom.
 struct Right {
@@ -57,14 +57,14 @@ struct Maps {
   // Held during a whole call of the program, the driver's part too: such calls come one after the
   // other. Who moves memory never takes it.
   Mutex mutex;
-  uint64_t last_number = 0;
-  Tree<Backing, BackingsByNumber> backings;
-  Tree<Place, ByAddress<Place>> places;
-  Tree<Reserved, ByAddress<Reserved>> reserved;
-  Pool<Backing> backing_pool;
-  Pool<Place> place_pool;
-  Pool<Right> right_pool;
-  Pool<Reserved> reserved_pool;
+  uint64_t last_number GUARDED_BY(mutex) = 0;
+  Tree<Backing, BackingsByNumber> backings GUARDED_BY(mutex);
+  Tree<Place, ByAddress<Place>> places GUARDED_BY(mutex);
+  Tree<Reserved, ByAddress<Reserved>> reserved GUARDED_BY(mutex);
+  Pool<Backing> backing_pool GUARDED_BY(mutex);
+  Pool<Place> place_pool GUARDED_BY(mutex);
+  Pool<Right> right_pool GUARDED_BY(mutex);
+  Pool<Reserved> reserved_pool GUARDED_BY(mutex);
 };
 extern Maps g_maps;
 // Whether there is any place. While there is none, nobody need look.
@@ -77,13 +77,13 @@ CUresult map_places(Backing& backing);
 // It is mapped nowhere, but perhaps by us. False when some is left.
 bool unmap_places(Backing& backing);
 
-// --- backing.cpp: with the mutex of the maps held
+// --- backing.cpp
 
 // The one that a handle of the program's stands for; null when it stands for nothing.
-Backing* find_backing(CUmemGenericAllocationHandle handle);
+Backing* find_backing(CUmemGenericAllocationHandle handle) REQUIRES(g_maps.mutex);
 // The first place that has an address in the range; null when none has.
-Place* first_place(CUdeviceptr address, uint64_t bytes);
-Place* place_after(const Place& place, CUdeviceptr end);
+Place* first_place(CUdeviceptr address, uint64_t bytes) REQUIRES(g_maps.mutex);
+Place* place_after(const Place& place, CUdeviceptr end) REQUIRES(g_maps.mutex);
 
 // It does not move until it is let go; waits for a move that is going on.
 void hold(Chunk& chunk);
@@ -113,10 +113,10 @@ inline bool is_here(const Backing& backing) {
 }
 
 // The place is no more; the driver does not have it, or it is of no concern.
-void drop_place(Place& place);
+void drop_place(Place& place) REQUIRES(g_maps.mutex);
 // What is neither mapped nor has a handle goes into the list.
-void collect_if_unused(Backing& backing, Backing*& gone);
-// Releases what is in it, without the mutex.
-void release_gone(Backing* gone, SwapTellFreed tell);
+void collect_if_unused(Backing& backing, Backing*& gone) REQUIRES(g_maps.mutex);
+// Releases what is in it.
+void release_gone(Backing* gone, SwapTellFreed tell) EXCLUDES(g_maps.mutex);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

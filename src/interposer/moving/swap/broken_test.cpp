@@ -11,7 +11,7 @@
 // A copy fails on the way, as the software GPU does it: its context is broken from then on. What
 // the card and the host have is all there, and goes with the context. The fault is set before the
 // driver begins, so every case is a process of its own.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr const char* kFault = "NVSHARE_SOFTGPU_FAIL_COPY";
@@ -99,4 +99,4 @@ TEST(SwapBrokenContext, LosesNothingWhicheverCopyFailed) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,12 +1,11 @@
 #include "interposer/gate/records.h"
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 namespace {
 
-// With the space's mutex held.
-Lane* find_lane(Space& space, CUcontext context) {
+Lane* find_lane(Space& space, CUcontext context) REQUIRES(space.mutex) {
   for (Lane& lane : space.lanes) {
     if (lane.context == context) return &lane;
   }
@@ -29,7 +28,7 @@ Lane* lane_for(Region& region) {
   return can_use(region.lane) ? region.lane : nullptr;
 }
 
-void swap_context_made(Gate& gate, CUcontext context) {
+void swap_context_made(gate::Gate& gate, CUcontext context) {
   const KeepErrno keep;
   if (Space* space = make_space(gate)) lane_of(*space, context);
 }
@@ -83,8 +82,8 @@ bool make_ready(Lane& lane) {
 }
 
 CUresult may_wait(Lane& lane) {
-  if (g_captures.load(std::memory_order_relaxed) == 0) return CUDA_SUCCESS;
-  const Within within(lane.context);
+  if (gate::g_captures.load(std::memory_order_relaxed) == 0) return CUDA_SUCCESS;
+  const catching::Within within(lane.context);
   if (!within) return CUDA_ERROR_INVALID_CONTEXT;
   // Anything that could wait will do: the driver refuses them all alike.
   CUevent event = nullptr;
@@ -95,4 +94,4 @@ CUresult may_wait(Lane& lane) {
   return result;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,7 +1,7 @@
 #include "interposer/moving/swap/backing.h"
 
 // Handles of memory that the program makes itself.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // The driver's handles are addresses in the process or small numbers: they never look like this.
@@ -71,7 +71,7 @@ bool swap_is_handle(CUmemGenericAllocationHandle handle) {
   return (handle & kOursMask) == kOurs;
 }
 
-bool swap_can_follow(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind,
+bool swap_can_follow(gate::Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind,
                      unsigned long long flags) {
   const KeepErrno keep;
   // It moves as a whole or not at all.
@@ -81,7 +81,7 @@ bool swap_can_follow(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind
          bytes % space->granularity == 0;
 }
 
-CUresult swap_create(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind, bool room,
+CUresult swap_create(gate::Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind, bool room,
                      CUmemGenericAllocationHandle* handle) {
   const KeepErrno keep;
   Space* space = make_space(gate);
@@ -185,4 +185,4 @@ SwapPinned swap_pin_at(CUdeviceptr address, uint64_t bytes) {
   return {};
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

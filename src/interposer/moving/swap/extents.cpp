@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/extents.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 bool Extents::add_range(Pool<Extent>& pool, uint64_t address, uint64_t bytes) {
   Extent* extent = pool.take();
@@ -89,4 +89,4 @@ uint64_t Extents::largest() const {
   return extent == nullptr ? 0 : extent->bytes;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

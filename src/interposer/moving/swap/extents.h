@@ -3,7 +3,7 @@
 #include "interposer/guest/pool.h"
 #include "interposer/guest/tree.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 // A stretch of addresses, given out or free.
 struct Extent {
@@ -55,4 +55,4 @@ class Extents {
   Extent* last_ = nullptr;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kBase = 0x10000;
@@ -107,4 +107,4 @@ TEST(Extents, ARangeOfWhichNothingIsGivenOutCanGo) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

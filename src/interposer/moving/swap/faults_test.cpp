@@ -3,7 +3,7 @@
 
 // Every call that a swap makes of the driver fails in turn. Nothing is lost, nothing is mixed up,
 // nothing is left behind, and the next swap works.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 class SwapFaults : public FaultMachine {
@@ -106,4 +106,4 @@ TEST_F(SwapFaults, WhenAllocatingAndFreeing) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,7 +1,7 @@
 #include "interposer/gate/records.h"
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // --- with the space's mutex held
@@ -21,7 +21,7 @@ bool all_resident(const Region& region) {
 }
 
 // It is no allocation any more, and does not count.
-void forget(Space& space, Allocation& allocation, SwapFreed& freed) {
+void forget(Space& space, Allocation& allocation, SwapFreed& freed) REQUIRES(space.mutex) {
   space.allocations.remove(&allocation);
   if (!space.left) freed.bytes += allocation.bytes;
   Region& region = *allocation.region;
@@ -65,11 +65,11 @@ void release_all(Space& space, Allocation* list) {
 }
 
 bool captures_going_on() {
-  return g_captures.load(std::memory_order_relaxed) != 0;
+  return gate::g_captures.load(std::memory_order_relaxed) != 0;
 }
 
 CUresult wait_for_gpu(CUcontext context) {
-  const Within within(context);
+  const catching::Within within(context);
   if (!within) return CUDA_ERROR_INVALID_CONTEXT;
   return real<FunctionId::cuCtxSynchronize>();
 }
@@ -104,7 +104,7 @@ Allocation* take_of_lane(Allocation*& list, const Lane& lane) {
   return taken;
 }
 
-Allocation* forget_lane(Space& space, Lane& lane, SwapFreed& freed) {
+Allocation* forget_lane(Space& space, Lane& lane, SwapFreed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
   space.allocations.for_each([&](Allocation& one) {
     if (one.region->lane != &lane || one.freeing) return;
@@ -252,4 +252,4 @@ SwapFreed swap_context_gone(CUcontext context) {
   return freed;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -14,7 +14,7 @@
 // 2^64 of those that programs make, and both 2^-128; the keys that depend on the place tell equal
 // values in other places from each other. It is no protection against somebody who looks for a
 // collision: who finds one spoils only memory of his own.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr unsigned kThreads = 256;  // what the kernel is written for
@@ -226,4 +226,4 @@ bool fingerprint(Hasher& hasher, const HashTask* tasks, size_t count, Fingerprin
   return good;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -4,7 +4,7 @@
 
 // Fingerprints of memory on the GPU, computed there: what has not changed since it was last copied
 // to the host need not be copied again, nor what is all zeros.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 // How many chunks are looked at together.
 inline constexpr size_t kBatch = 16;
@@ -41,4 +41,4 @@ bool load_fingerprint(Hasher& hasher);
 // results. When the hasher is busy afterwards, nothing may be unmapped: it may be looking at it.
 bool fingerprint(Hasher& hasher, const HashTask* tasks, size_t count, Fingerprint* results);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 
 // In: memory is created and mapped where it was, and what the host has of it copied there. The host
 // keeps its copy. At every step that fails the chunk is still away, and what it was.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 void next(Move& move, Batch& batch) {
@@ -81,11 +81,11 @@ constexpr Direction kIn{next, begin, finish};
 
 }  // namespace
 
-bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
+bool swap_in(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
   const KeepErrno keep;
   Space* space = space_of(gate);
   if (space == nullptr) return true;
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   tidy(*space);
   const Lock moving(space->moves);
   Move move(*space, bytes, progress, argument);
@@ -100,4 +100,4 @@ bool swap_in(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) 
   return move.goes_on();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,7 +1,7 @@
 #include "interposer/moving/swap/state.h"
 
 // The process ends: what is on the GPU goes, and is not kept.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // The n-th lane's context; null when there is none, or it ends anyway.
@@ -15,7 +15,7 @@ bool wait_for_gpu(Space& space) {
   for (size_t n = 0; n < kMaxLanes; ++n) {
     const CUcontext context = context_of(space, n);
     if (context == nullptr) continue;
-    const Within within(context);
+    const catching::Within within(context);
     if (!within || real<FunctionId::cuCtxSynchronize>() != CUDA_SUCCESS) return false;
   }
   return true;
@@ -52,16 +52,16 @@ uint64_t stop_counting(Space& space) {
 
 }  // namespace
 
-bool swap_is_slow_to_end(Gate& gate) {
+bool swap_is_slow_to_end(gate::Gate& gate) {
   Space* space = space_of(gate);
   return space != nullptr && arena_has_any(space->arena);
 }
 
-SwapFreed swap_leave(Gate& gate, bool (*begin)(void* argument), void* argument) {
+SwapFreed swap_leave(gate::Gate& gate, bool (*begin)(void* argument), void* argument) {
   SwapFreed freed;
   Space* space = space_of(gate);
   if (space == nullptr) return freed;
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   const Lock moving(space->moves);
   if (!wait_for_gpu(*space) || !begin(argument)) return freed;
   freed.ours = true;
@@ -79,4 +79,4 @@ SwapFreed swap_leave(Gate& gate, bool (*begin)(void* argument), void* argument) 
   return freed;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 #include "interposer/moving/testing/swap_machine.h"
 
 // The end of a process, as far as the swap engine goes.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 class SwapLeave : public SwapMachine {
@@ -65,10 +65,10 @@ TEST_F(SwapLeave, ADriverThatIsGoneDoesNoHarm) {
 }
 
 TEST_F(SwapLeave, WithoutHostMemoryThereIsNothingToHurryFor) {
-  Gate other;
+  gate::Gate other;
   EXPECT_FALSE(swap_is_slow_to_end(other));
   EXPECT_FALSE(swap_leave(other, yes, nullptr).ours);
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,10 +2,10 @@
 
 // Where the program maps the memory that it made. What is there the driver maps and unmaps; of what
 // is away only the records change, so the checks that the driver would make are made here.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
-Reserved* reserved_around(CUdeviceptr address) {
+Reserved* reserved_around(CUdeviceptr address) REQUIRES(g_maps.mutex) {
   Reserved wanted;
   wanted.address = address;
   Reserved* found = g_maps.reserved.at_or_before(wanted);
@@ -24,7 +24,8 @@ bool driver_has_something(CUdeviceptr address, uint64_t bytes, const Space& spac
 }
 
 // What of the driver's checks would find something wrong.
-CUresult check_map(const Place& wanted, const Space& space, unsigned long long flags) {
+CUresult check_map(const Place& wanted, const Space& space, unsigned long long flags)
+    REQUIRES(g_maps.mutex) {
   const uint64_t all = wanted.backing->region->bytes;
   if (wanted.address == 0 || wanted.address % space.granularity != 0 || wanted.bytes == 0 ||
       flags != 0) {
@@ -42,7 +43,7 @@ CUresult check_map(const Place& wanted, const Space& space, unsigned long long f
 }
 
 // The driver knows of everything but what is away.
-CUresult map_now(Place& place, unsigned long long flags) {
+CUresult map_now(Place& place, unsigned long long flags) REQUIRES(g_maps.mutex) {
   const bool odd = place.offset != 0 || place.bytes != place.backing->region->bytes;
   if (first_place(place.address, place.bytes) != nullptr) {
     return odd ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
@@ -171,4 +172,4 @@ SwapHold::~SwapHold() {
   g_maps.mutex.unlock();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

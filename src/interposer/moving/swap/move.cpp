@@ -1,16 +1,16 @@
 #include "interposer/moving/swap/move.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 void begin_all(Move& move, const Direction& direction, Batch& batch, size_t parity) {
-  const Within within(batch.lane->context);
+  const catching::Within within(batch.lane->context);
   if (!within) move.failed = true;
   for (size_t n = 0; n < batch.count && !move.failed; ++n) direction.begin(move, batch, n, parity);
 }
 
 void finish_all(Move& move, const Direction& direction, Batch& batch) {
-  const Within within(batch.lane->context);
+  const catching::Within within(batch.lane->context);
   for (size_t n = 0; n < batch.count; ++n) {
     direction.finish(move, batch, n);
     move.report(false);
@@ -164,4 +164,4 @@ void run(Move& move, const Direction& direction) {
   move.report(true);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -5,7 +5,7 @@
 // Moving, as out.cpp and in.cpp share it. Chunks move in batches, of which one is begun
 // while the one before it is under way: the link to the host never waits for the driver's other
 // work.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 inline constexpr uint64_t kBatchBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kReportBytes = uint64_t{256} << 20;
@@ -97,4 +97,4 @@ struct Direction {
 };
 void run(Move& move, const Direction& direction);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 
 // Out: what has changed since the host last saw it is copied there; then the memory is unmapped. At
 // every step that fails the chunk is still where it was, and what it was.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kLarge = uint64_t{32} << 20;
@@ -18,7 +18,7 @@ bool may_leave(const Chunk& chunk) {
 
 // Chooses among those that are `wanted` until there is enough, the oldest first.
 template <typename Wanted>
-void choose_if(Space& space, uint64_t& left, Wanted wanted) {
+void choose_if(Space& space, uint64_t& left, Wanted wanted) REQUIRES(space.mutex) {
   for (Chunk* chunk = space.here.first(); chunk != nullptr && left > 0;) {
     Chunk* next = chunk->after;
     if (may_leave(*chunk) && wanted(*chunk)) {
@@ -30,7 +30,7 @@ void choose_if(Space& space, uint64_t& left, Wanted wanted) {
 }
 
 // What the host probably has already costs least, and large chunks less than small ones.
-void choose(Space& space, uint64_t bytes) {
+void choose(Space& space, uint64_t bytes) REQUIRES(space.mutex) {
   choose_if(space, bytes, [](const Chunk& chunk) { return chunk.copy.valid; });
   choose_if(space, bytes, [](const Chunk& chunk) { return chunk.bytes >= kLarge; });
   choose_if(space, bytes, [](const Chunk&) { return true; });
@@ -83,7 +83,7 @@ bool look_for_changes(Move& move, Batch& batch) {
     const Chunk& chunk = *batch.passengers[n].chunk;
     tasks[n] = {chunk.address, chunk.length};
   }
-  const Within within(batch.lane->context);
+  const catching::Within within(batch.lane->context);
   if (!within) return false;
   if (!fingerprint(batch.lane->hasher, tasks, batch.count, results)) {
     return !batch.lane->hasher.busy;
@@ -232,11 +232,11 @@ constexpr Direction kOut{next, begin, finish};
 
 }  // namespace
 
-bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
+bool swap_out(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
   const KeepErrno keep;
   Space* space = space_of(gate);
   if (space == nullptr) return true;
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   tidy(*space);
   const Lock moving(space->moves);
   Move move(*space, bytes, progress, argument);
@@ -245,4 +245,4 @@ bool swap_out(Gate& gate, uint64_t bytes, SwapProgress progress, void* argument)
   return move.goes_on();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

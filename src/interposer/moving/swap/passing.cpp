@@ -8,7 +8,7 @@
 // change hands by a message alone: to unpin, clear and pin them again takes ten times as long as to
 // copy to them. A slab that is not ours is hidden, so that no stray write of the program gets
 // there; the GPU needs no access of the processor's.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t bit(size_t n) {
@@ -17,7 +17,8 @@ constexpr uint64_t bit(size_t n) {
 
 // --- with the arena's mutex held
 
-SharedSegment* find_shared(const Arena& arena, uint64_t connection, uint64_t id) {
+SharedSegment* find_shared(const Arena& arena, uint64_t connection, uint64_t id)
+    REQUIRES(arena.mutex) {
   for (SharedSegment* one = arena.shared; one != nullptr; one = one->next) {
     if (one->id == id && one->connection == connection && !one->forgotten) return one;
   }
@@ -32,7 +33,7 @@ uint64_t mapped_slabs(const SharedSegment& segment) {
   return mapped;
 }
 
-void begin_to_use(Arena& arena, Slab& slab) {
+void begin_to_use(Arena& arena, Slab& slab) REQUIRES(arena.mutex) {
   hide_slab(slab, false);
   arena.bytes += slab.bytes;
   arena.extents.add_range(arena.extent_pool, reinterpret_cast<uint64_t>(slab.memory), slab.bytes);
@@ -45,7 +46,7 @@ void make_private(SharedSegment& segment, size_t n) {
   segment.owned &= ~bit(n);
 }
 
-void drop_if_empty(Arena& arena, SharedSegment* segment) {
+void drop_if_empty(Arena& arena, SharedSegment* segment) REQUIRES(arena.mutex) {
   if (segment->pending != 0 || mapped_slabs(*segment) != 0) return;
   SharedSegment** at = &arena.shared;
   while (*at != segment) at = &(*at)->next;
@@ -113,7 +114,7 @@ bool has_closing(const Arena& arena) {
 
 // --- a segment arrives -------------------------------------------------------------------------
 
-void swap_add_shared(Gate& gate, int descriptor, const SwapSharedSegment& about,
+void swap_add_shared(gate::Gate& gate, int descriptor, const SwapSharedSegment& about,
                      SwapTellUntaken tell_untaken, SwapTellMissing tell_missing,
                      SwapTellSlabs tell_slabs) {
   const KeepErrno keep;
@@ -197,7 +198,7 @@ void shared_is_taken(Space& space, SharedSegment& segment, bool mapped_any) {
 
 // --- slabs change hands ------------------------------------------------------------------------
 
-uint64_t swap_slabs_given(Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
+uint64_t swap_slabs_given(gate::Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   Arena& arena = space->arena;
@@ -250,7 +251,7 @@ bool pass_slabs(Space& space) {
 
 // --- slabs go ----------------------------------------------------------------------------------
 
-void swap_slabs_close(Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
+void swap_slabs_close(gate::Gate& gate, uint64_t connection, uint64_t id, uint64_t slabs) {
   Space* space = space_of(gate);
   if (space == nullptr) return;
   SwapSlabs closed{connection, id, slabs, 0};
@@ -271,7 +272,7 @@ bool close_slab(Space& space) {
   SwapSlabs closed;
   {
     const Lock pinning(arena.pinning);
-    Slab* slab = stopped_looking() ? nullptr : next_closing(arena);
+    Slab* slab = gate::stopped_looking() ? nullptr : next_closing(arena);
     if (slab == nullptr) return false;
     const bool gone = unpin_slab(*slab) && munmap(slab->memory, slab->bytes) == 0;
     const Lock lock(arena.mutex);
@@ -289,7 +290,7 @@ bool close_slab(Space& space) {
   return true;
 }
 
-void swap_forget_shared(Gate& gate) {
+void swap_forget_shared(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return;
   {
@@ -312,4 +313,4 @@ void swap_forget_shared(Gate& gate) {
   return_if_there_is_any(*space);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 
 // Physical memory comes and goes in steps, each of which the driver may refuse. A chunk says how
 // far it is, so every step can be tried again, and nothing that the driver has given is forgotten.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 CUmemLocation location_of(CUdevice device) {
@@ -93,4 +93,4 @@ bool make_absent(Chunk& chunk) {
   return true;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -3,7 +3,7 @@
 
 // Pinned memory is copied to five times as fast. It is pinned in a context, which may go; copies
 // from and to memory that is not pinned are only slower.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 CUcontext any_context(Space& space) {
@@ -31,12 +31,13 @@ CUcontext unprepared(Space& space, size_t n) {
 }
 
 // Nobody moves anything, and no context is ended, while the space's moves are held.
-void prepare_lanes(Space& space) {
+// So a lane stays what it is without the mutex.
+void prepare_lanes(Space& space) NO_THREAD_SAFETY_ANALYSIS {
   for (size_t n = 0; n < kMaxLanes; ++n) {
     const Lock still(space.moves);
-    const CUcontext context = stopped_looking() ? nullptr : unprepared(space, n);
+    const CUcontext context = gate::stopped_looking() ? nullptr : unprepared(space, n);
     if (context == nullptr) continue;
-    const Within within(context);
+    const catching::Within within(context);
     if (!within) continue;
     Lane& lane = space.lanes[n];
     // What the driver has no memory for now is tried again with the next host memory.
@@ -64,7 +65,7 @@ bool pin_pages(Arena& arena, const Slab& slab) {
 void* prepare(void* argument) {
   Space& space = *static_cast<Space*>(argument);
   {
-    const Relaxed relaxed;
+    const catching::Relaxed relaxed;
     prepare_lanes(space);
     pin_all(space);
   }
@@ -80,10 +81,10 @@ void arena_pin(Space& space, Slab& slab) {
   {
     const Lock lock(space.arena.mutex);
     const bool done = slab.pinned_in != nullptr || slab.memory == nullptr;
-    if (done || context == nullptr || stopped_looking()) return;
+    if (done || context == nullptr || gate::stopped_looking()) return;
   }
-  const Relaxed relaxed;
-  const Within within(context);
+  const catching::Relaxed relaxed;
+  const catching::Within within(context);
   if (!within) return;
   const bool pinned = pin_pages(space.arena, slab);
   {
@@ -105,15 +106,15 @@ void arena_prepare_later(Space& space) {
 
 void arena_unpin(Arena& arena, CUcontext context, bool gone) {
   const Lock pinning(arena.pinning);
-  const Relaxed relaxed;
+  const catching::Relaxed relaxed;
   const Lock lock(arena.mutex);
   for (Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
     if (slab->pinned_in != context) continue;
     slab->pinned_in = nullptr;
     if (gone) continue;
-    const Within within(context);
+    const catching::Within within(context);
     if (within) real<FunctionId::cuMemHostUnregister>(static_cast<void*>(slab->memory));
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -2,7 +2,7 @@
 
 // Memory that the program made, under the addresses that it chose. While it is moved it is copied
 // at one of these if all of it can be used there, and otherwise at an address of ours, the window.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr size_t kTogether = 16;
@@ -111,4 +111,4 @@ bool close_chunk(Chunk& chunk) {
   return true;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

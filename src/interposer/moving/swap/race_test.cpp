@@ -7,7 +7,7 @@
 
 // Threads of a program allocate, free and use memory while it is moved. As with the real gate,
 // nobody uses it during a move; to allocate and to free nobody waits.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr int kThreads = 4;
@@ -122,4 +122,4 @@ TEST_F(SwapRace, ThreadsAllocateAndFreeDuringMoves) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -4,7 +4,7 @@
 
 // Whatever is allocated, written, freed, moved out and in, in whatever order: every byte is what
 // was last written, and every sum is exact.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kSeed = 20240229;
@@ -96,4 +96,4 @@ TEST_F(Random, NothingIsLostAndEverythingIsCounted) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // Equal chunks, in whole granules, but for the last.
@@ -9,8 +9,9 @@ uint64_t chunk_bytes(const Space& space, uint64_t bytes) {
   return round_up((bytes + count - 1) / count, space.granularity);
 }
 
-// With the mutex held.
+// With the mutex of the region's space held.
 bool add_chunks_to(Region& region) {
+  region.space->mutex.is_held();
   const uint64_t each = chunk_bytes(*region.space, region.bytes);
   Chunk** place = &region.chunks;
   for (uint64_t at = 0; at < region.bytes; at += each) {
@@ -51,9 +52,10 @@ bool can_export(CUdevice device) {
          can != 0;
 }
 
-// With the mutex held.
+// With the mutex of the region's space held.
 void drop_records(Region& region) {
   Space& space = *region.space;
+  space.mutex.is_held();
   for (Chunk* chunk = region.chunks; chunk != nullptr;) {
     Chunk* next = chunk->sibling;
     space.chunk_pool.give(chunk);
@@ -143,4 +145,4 @@ void release_leftovers(Space& space) {
   }
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -8,7 +8,7 @@
 // keeps the program from the GPU (measured: seven percent of its time, when it was done without
 // haste but steadily), so a thread of its own does it, and while the program runs it rests most of
 // the time.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kRests = 9;                 // times as long as it works
@@ -17,7 +17,7 @@ constexpr uint64_t kLongestRest = 50'000'000;  // what takes longer has waited f
 // --- with the arena's mutex held
 
 // There may be a little more than enough: only whole slabs go.
-bool is_too_much(const Arena& arena) {
+bool is_too_much(const Arena& arena) REQUIRES(arena.mutex) {
   if (!arena.enough_known || arena.bytes <= arena.enough) return false;
   for (const Slab* slab = arena.slabs; slab != nullptr; slab = slab->next) {
     if (arena_can_spare(arena, *slab)) return true;
@@ -51,7 +51,7 @@ void put_back(Arena& arena, Slab& slab) {
 // How much was given back; 0 when there is nothing to give.
 uint64_t return_one(Arena& arena) {
   const Lock pinning(arena.pinning);
-  Slab* slab = stopped_looking() ? nullptr : take_idle_slab(arena);
+  Slab* slab = gate::stopped_looking() ? nullptr : take_idle_slab(arena);
   if (slab == nullptr) return 0;
   if (!unpin_slab(*slab)) {
     put_back(arena, *slab);
@@ -88,7 +88,7 @@ bool drop_a_copy(Space& space) {
 // starts another.
 bool has_ended(Arena& arena, bool nothing_left) {
   const Lock lock(arena.mutex);
-  if (has_closing(arena) && !stopped_looking()) return false;
+  if (has_closing(arena) && !gate::stopped_looking()) return false;
   if (!nothing_left && is_too_much(arena)) return false;
   arena.returning = false;
   return true;
@@ -97,7 +97,8 @@ bool has_ended(Arena& arena, bool nothing_left) {
 // What was unpinned has kept the program from the GPU.
 void rest_since(const Space& space, uint64_t begin) {
   const uint64_t rest = (now_ns() - begin) * kRests;
-  if (space.gate->state.load() != kClosed) sleep_ns(rest < kLongestRest ? rest : kLongestRest);
+  if (space.gate->state.load() != gate::kClosed)
+    sleep_ns(rest < kLongestRest ? rest : kLongestRest);
 }
 
 void* give_back(void* argument) {
@@ -105,14 +106,14 @@ void* give_back(void* argument) {
   Arena& arena = space.arena;
   for (bool nothing_left = false; !has_ended(arena, nothing_left);) {
     const uint64_t begin = now_ns();
-    if (!stopped_looking() && pass_slabs(space)) continue;
+    if (!gate::stopped_looking() && pass_slabs(space)) continue;
     if (close_slab(space)) {
       rest_since(space, begin);
       continue;
     }
     const uint64_t bytes = return_one(arena);
     if (bytes == 0) {
-      nothing_left = !has_too_much(arena) || stopped_looking() || !drop_a_copy(space);
+      nothing_left = !has_too_much(arena) || gate::stopped_looking() || !drop_a_copy(space);
       continue;
     }
     SwapTellReturned tell;
@@ -141,8 +142,8 @@ bool arena_can_spare(const Arena& arena, const Slab& slab) {
 
 bool unpin_slab(const Slab& slab) {
   if (slab.pinned_in == nullptr) return true;
-  const Relaxed relaxed;
-  const Within within(slab.pinned_in);
+  const catching::Relaxed relaxed;
+  const catching::Within within(slab.pinned_in);
   return within &&
          real<FunctionId::cuMemHostUnregister>(static_cast<void*>(slab.memory)) == CUDA_SUCCESS;
 }
@@ -167,7 +168,7 @@ void arena_start_returning(Space& space) {
   arena.returning = false;
 }
 
-void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell) {
+void swap_arena_need(gate::Gate& gate, uint64_t enough, SwapTellReturned tell) {
   Space* space = space_of(gate);
   if (space == nullptr) return;
   Arena& arena = space->arena;
@@ -181,4 +182,4 @@ void swap_arena_need(Gate& gate, uint64_t enough, SwapTellReturned tell) {
   arena_start_returning(*space);
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -6,14 +6,14 @@
 #include "interposer/moving/testing/swap_machine.h"
 
 // Host memory that is not needed any more.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // 192 MiB of host memory: twelve slabs. The program does not run, or they would take their time.
 struct SwapReturn : SwapMachine {
   void SetUp() override {
     SwapMachine::SetUp();
-    gate.state = kClosed;
+    gate.state = gate::kClosed;
   }
 };
 
@@ -97,4 +97,4 @@ TEST_F(SwapReturn, MovesAlwaysFindWhatIsEnough) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

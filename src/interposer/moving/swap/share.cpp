@@ -3,7 +3,7 @@
 #include "interposer/moving/swap/state.h"
 
 // Plain memory for other processes: pinned once, and exported chunk by chunk.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 // --- with the space's mutex held
@@ -34,7 +34,8 @@ uint64_t pin_chunks(Region& region) {
   return bytes;
 }
 
-SwapPinned share_in(Space& space, CUdeviceptr address, uint64_t secret, SwapShare& share) {
+SwapPinned share_in(Space& space, CUdeviceptr address, uint64_t secret, SwapShare& share)
+    REQUIRES(space.mutex) {
   Allocation* found = find_allocation(space, address);
   // Looked for again each time, because another thread may free it meanwhile.
   while (found != nullptr && !found->freeing && found->region->moving != 0) {
@@ -52,7 +53,7 @@ SwapPinned share_in(Space& space, CUdeviceptr address, uint64_t secret, SwapShar
 
 // What is to be exported; its region stays until end_export().
 Chunk* begin_export(Space& space, CUdeviceptr base, uint64_t secret, uint32_t index,
-                    SwapPiece& piece) {
+                    SwapPiece& piece) REQUIRES(space.mutex) {
   const Allocation* found = find_allocation(space, base);
   if (found == nullptr || found->freeing || secret == 0 || found->secret != secret) return nullptr;
   Region& region = *found->region;
@@ -118,4 +119,4 @@ SwapPiece swap_export(CUdeviceptr base, uint64_t secret, uint32_t index) {
   return piece;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -5,7 +5,7 @@
 // Plain memory that other processes open (CUDA IPC). The memory stays on the GPU from then on,
 // because the other process uses it without our gate. Its physical memory is exported anew for each
 // process that asks.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 // What an IPC handle says of an allocation.
 struct SwapShare {
@@ -32,4 +32,4 @@ struct SwapPiece {
 // For any thread, with no lock of ours held. Nothing without the right secret.
 SwapPiece swap_export(CUdeviceptr base, uint64_t secret, uint32_t index);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

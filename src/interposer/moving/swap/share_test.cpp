@@ -8,7 +8,7 @@
 #include "interposer/moving/swap/state.h"
 #include "interposer/moving/testing/swap_machine.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr uint64_t kSecret = 4711;
@@ -180,4 +180,4 @@ TEST_F(Share, MemoryIsNotReleasedWhileItIsExported) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

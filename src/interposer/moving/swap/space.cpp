@@ -1,6 +1,6 @@
 #include "interposer/moving/swap/state.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 constinit PerGate<Space> g_spaces{};
 
@@ -33,6 +33,7 @@ uint64_t& sum_of(Space& space, Where where) {
 
 void leave_list(Chunk& chunk) {
   Space& space = *chunk.region->space;
+  space.mutex.is_held();
   sum_of(space, chunk.where) -= chunk.asked;
   if (ChunkList* list = list_of(space, chunk.where)) list->remove(chunk);
   if (is_moving(chunk.where)) {
@@ -50,11 +51,11 @@ void enter(Chunk& chunk, Where where) {
 
 }  // namespace
 
-Space* space_of(const Gate& gate) {
+Space* space_of(const gate::Gate& gate) {
   return g_spaces.of(gate);
 }
 
-Space* make_space(Gate& gate) {
+Space* make_space(gate::Gate& gate) {
   return g_spaces.make(gate);
 }
 
@@ -82,6 +83,7 @@ void set_where(Chunk& chunk, Where where) {
 }
 
 void put_back(Chunk& chunk) {
+  chunk.region->space->mutex.is_held();
   leave_list(chunk);
   enter(chunk, Where::kHere);
   chunk.region->space->here.prepend(chunk);
@@ -111,17 +113,18 @@ void wait_for_change(Space& space) {
 }
 
 void wait_until_still(Region& region) {
+  region.space->mutex.is_held();
   while (region.moving > 0) wait_for_change(*region.space);
 }
 
-uint64_t swap_absent(Gate& gate) {
+uint64_t swap_absent(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return space->absent;
 }
 
-uint64_t swap_resident(Gate& gate) {
+uint64_t swap_resident(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
@@ -130,36 +133,35 @@ uint64_t swap_resident(Gate& gate) {
 
 namespace {
 
-// With the space's mutex held.
-uint64_t rounding_with(const Space& space, uint64_t bytes) {
+uint64_t rounding_with(const Space& space, uint64_t bytes) REQUIRES(space.mutex) {
   if (is_small(bytes) || space.granularity == 0) return space.rounding;
   return space.rounding + round_up(bytes, space.granularity) - bytes;
 }
 
 }  // namespace
 
-uint64_t swap_in_pages(Gate& gate, uint64_t bytes) {
+uint64_t swap_in_pages(gate::Gate& gate, uint64_t bytes) {
   Space* space = make_space(gate);
   if (space == nullptr) return bytes;
   const Lock lock(space->mutex);
   return space->resident + space->absent + rounding_with(*space, bytes) + bytes;
 }
 
-uint64_t swap_rounding(Gate& gate, uint64_t bytes) {
+uint64_t swap_rounding(gate::Gate& gate, uint64_t bytes) {
   Space* space = space_of(gate);
   if (space == nullptr) return 0;
   const Lock lock(space->mutex);
   return rounding_with(*space, bytes);
 }
 
-bool swap_has_any(Gate& gate) {
+bool swap_has_any(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return false;
   const Lock lock(space->mutex);
   return space->resident + space->absent != 0;
 }
 
-SwapTimes swap_times(Gate& gate) {
+SwapTimes swap_times(gate::Gate& gate) {
   Space* space = space_of(gate);
   if (space == nullptr) return {};
   const Lock still(space->moves);
@@ -169,10 +171,11 @@ SwapTimes swap_times(Gate& gate) {
 void swap_reset_after_fork() {
   forget_backings();
   visit_spaces([](Space& space) {
+    space.arena.mutex.reset_after_fork();
     arena_close_incoming(space.arena);
     return false;
   });
   g_spaces.reset_after_fork();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

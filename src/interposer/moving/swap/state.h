@@ -15,7 +15,7 @@
 //
 // An Allocation is what the program asked for. It lies in a Region, which has the addresses: alone,
 // or, when it is small, with others. A Region's physical memory is its Chunks. Chunks move.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 struct Backing;
 struct Region;
@@ -121,7 +121,7 @@ inline constexpr size_t kMaxLanes = 64;
 
 // One per gate. Lives as long as the process.
 struct Space {
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   CUdevice device = -1;
   uint64_t granularity = 0;
   uint64_t chunk_limit = 0;  // known when the granularity is
@@ -136,23 +136,25 @@ struct Space {
 
   Mutex mutex;       // of what follows
   Word finished{0};  // changes when a chunk has stopped moving
-  Lane lanes[kMaxLanes];
-  Tree<Allocation, AllocationsByAddress> allocations;
-  ChunkList here;  // those that were brought in first, first
-  ChunkList chosen;
-  ChunkList away;
-  uint64_t resident = 0;
-  uint64_t absent = 0;
-  uint64_t rounding = 0;  // what allocations take in whole pages beyond what is counted
-  uint64_t last_id = 0;
-  bool left = false;  // the process ends, and nothing counts any more
-  Region* shared = nullptr;
-  Region* leftovers = nullptr;     // regions of which the driver would not take everything back
-  Allocation* deferred = nullptr;  // freed, when nobody could wait for the GPU
-  Pool<Chunk> chunk_pool;
-  Pool<Region> region_pool;
-  Pool<Allocation> allocation_pool;
-  Pool<Extent> extent_pool;
+  Lane lanes[kMaxLanes] GUARDED_BY(mutex);
+  Tree<Allocation, AllocationsByAddress> allocations GUARDED_BY(mutex);
+  ChunkList here GUARDED_BY(mutex);  // those that were brought in first, first
+  ChunkList chosen GUARDED_BY(mutex);
+  ChunkList away GUARDED_BY(mutex);
+  uint64_t resident GUARDED_BY(mutex) = 0;
+  uint64_t absent GUARDED_BY(mutex) = 0;
+  uint64_t rounding GUARDED_BY(mutex) =
+      0;  // what allocations take in whole pages beyond what is counted
+  uint64_t last_id GUARDED_BY(mutex) = 0;
+  bool left GUARDED_BY(mutex) = false;  // the process ends, and nothing counts any more
+  Region* shared GUARDED_BY(mutex) = nullptr;
+  Region* leftovers GUARDED_BY(mutex) =
+      nullptr;  // regions of which the driver would not take everything back
+  Allocation* deferred GUARDED_BY(mutex) = nullptr;  // freed, when nobody could wait for the GPU
+  Pool<Chunk> chunk_pool GUARDED_BY(mutex);
+  Pool<Region> region_pool GUARDED_BY(mutex);
+  Pool<Allocation> allocation_pool GUARDED_BY(mutex);
+  Pool<Extent> extent_pool GUARDED_BY(mutex);
 
   Arena arena;
 };
@@ -160,9 +162,9 @@ struct Space {
 // --- space.cpp
 
 // The gate's; null when there is none yet.
-Space* space_of(const Gate& gate);
+Space* space_of(const gate::Gate& gate);
 // The gate's, made when there is none; null when there is no memory.
-Space* make_space(Gate& gate);
+Space* make_space(gate::Gate& gate);
 extern PerGate<Space> g_spaces;
 // Calls visit(space) for each, until it answers true.
 template <typename Visit>
@@ -170,10 +172,11 @@ void visit_spaces(Visit visit) {
   g_spaces.visit(visit);
 }
 
-// The following are called with the space's mutex held.
-
 // The allocation that an address lies in; null when there is none.
-Allocation* find_allocation(Space& space, CUdeviceptr address);
+Allocation* find_allocation(Space& space, CUdeviceptr address) REQUIRES(space.mutex);
+
+// The following are called with the mutex of the chunk's space held.
+
 // So many bytes more, or less, of the chunk are what the program asked for.
 void count_asked(Chunk& chunk, uint64_t bytes);
 void uncount_asked(Chunk& chunk, uint64_t bytes);
@@ -189,11 +192,11 @@ inline bool is_resident(const Chunk& chunk) {
 void add_chunks(Region& region);
 void remove_chunks(Region& region);
 // Lets go of the mutex until a chunk has stopped moving.
-void wait_for_change(Space& space);
+void wait_for_change(Space& space) REQUIRES(space.mutex);
 // The same for as long as a chunk of the region is moving.
 void wait_until_still(Region& region);
 // Whoever waits for a chunk looks again.
-void wake_waiters(Space& space);
+void wake_waiters(Space& space) REQUIRES(space.mutex);
 
 // --- physical.cpp: what the driver is asked for. No lock is needed.
 
@@ -214,16 +217,16 @@ bool close_chunk(Chunk& chunk);
 
 // --- region.cpp
 
-// What the driver gives memory of the device in whole multiples of. Takes the space's mutex.
-CUresult find_granularity(Space& space, CUdevice device);
+// What the driver gives memory of the device in whole multiples of.
+CUresult find_granularity(Space& space, CUdevice device) EXCLUDES(space.mutex);
 // Addresses for `bytes` in the current context, and chunks for them, which are away and not known
 // to anybody; null when that cannot be, with the reason.
 Region* make_region(Space& space, Lane& lane, uint64_t bytes, CUresult& result);
 // Gives back all that the region has; what the driver does not take back is tried again later.
 // Nobody else knows of it any more. Takes the space's mutex.
 void release_region(Region& region);
-// Tries again what could not be given back. Takes the space's mutex.
-void release_leftovers(Space& space);
+// Tries again what could not be given back.
+void release_leftovers(Space& space) EXCLUDES(space.mutex);
 
 // --- allocate.cpp
 
@@ -234,8 +237,8 @@ void unlist_shared(Region& region);
 // --- free.cpp
 
 // What was freed when nobody could wait for the GPU, and what the driver did not take back, is
-// released when it can be now. Takes the space's mutex.
-void tidy(Space& space);
+// released when it can be now.
+void tidy(Space& space) EXCLUDES(space.mutex);
 
 // --- backing.cpp
 
@@ -245,10 +248,9 @@ void forget_backings();
 // --- context.cpp
 
 // What we have in the context; made when there is nothing yet. Null when there is no place for it.
-// Takes the space's mutex.
-Lane* lane_of(Space& space, CUcontext context);
+Lane* lane_of(Space& space, CUcontext context) EXCLUDES(space.mutex);
 // The same, but null when there is nothing yet.
-Lane* known_lane(Space& space, CUcontext context);
+Lane* known_lane(Space& space, CUcontext context) EXCLUDES(space.mutex);
 // Where the region's chunks can be moved now; null: nowhere. With the space's mutex held.
 Lane* lane_for(Region& region);
 // Our stream in the lane's context, which is current; null when it cannot be made.
@@ -263,4 +265,4 @@ bool make_ready(Lane& lane);
 // may not do what could wait for the GPU.
 CUresult may_wait(Lane& lane);
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -12,7 +12,7 @@
 #include "interposer/moving/swap/state.h"
 #include "interposer/moving/testing/swap_machine.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 using Swap = SwapMachine;
@@ -194,7 +194,7 @@ TEST_F(Swap, CopiesOfWhatIsHereMakeRoomForOthers) {
 TEST_F(Swap, SaysHowMuchHostMemoryIsNotReadyYet) {
   static std::atomic<uint64_t> most{0};
   static std::atomic<uint64_t> latest{1};
-  add_arena(40 * kMiB, [](Gate&, uint64_t bytes) {
+  add_arena(40 * kMiB, [](gate::Gate&, uint64_t bytes) {
     if (bytes > most.load()) most = bytes;
     latest = bytes;
   });
@@ -210,8 +210,8 @@ TEST_F(Swap, SaysWhichHostMemoryCannotBeMapped) {
   const int descriptor = memfd_create("short", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(descriptor, 16 * kMiB), 0);
   swap_add_arena(
-      gate, descriptor, 32 * kMiB, [](Gate&, uint64_t bytes) { untaken = bytes; },
-      [](Gate&, uint64_t bytes) { missing += bytes; });
+      gate, descriptor, 32 * kMiB, [](gate::Gate&, uint64_t bytes) { untaken = bytes; },
+      [](gate::Gate&, uint64_t bytes) { missing += bytes; });
   wait_for_arena();
   EXPECT_EQ(missing.load(), 32 * kMiB);
   EXPECT_EQ(untaken.load(), 0u);
@@ -223,7 +223,7 @@ TEST_F(Swap, SaysWhichHostMemoryHasNoPages) {
   const uint64_t before = arena_free(space_of(gate)->arena);
   descriptor = -1;
   // Cut short under the thread that takes it in, when it has one slab of three.
-  descriptor = add_arena(48 * kMiB, [](Gate&, uint64_t bytes) {
+  descriptor = add_arena(48 * kMiB, [](gate::Gate&, uint64_t bytes) {
     untaken = bytes;
     if (bytes != 32 * kMiB) return;
     while (descriptor < 0) std::this_thread::yield();
@@ -443,7 +443,7 @@ TEST_F(Swap, FreesDuringACaptureAsTheDriverDoes) {
   CUgraph graph{};
   ASSERT_OK(real<FunctionId::cuStreamCreate>(&stream, CU_STREAM_NON_BLOCKING));
   ASSERT_OK(real<FunctionId::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  g_captures = 1;
+  gate::g_captures = 1;
   EXPECT_EQ(swap_free(address).result, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_TRUE(swap_range_of(address).ours);
   CUdeviceptr none = 0;
@@ -459,7 +459,7 @@ TEST_F(Swap, FreesDuringACaptureAsTheDriverDoes) {
   CUdeviceptr other = allocate(100, 2);
   EXPECT_NE(other, small);
   EXPECT_OK(real<FunctionId::cuStreamEndCapture>(stream, &graph));
-  g_captures = 0;
+  gate::g_captures = 0;
   free(other);
   EXPECT_TRUE(out_all());
   EXPECT_EQ(used(), used_before);
@@ -484,7 +484,7 @@ TEST_F(Swap, TellsWhereTheTimeWent) {
 }
 
 TEST_F(Swap, OtherGatesHaveNothing) {
-  Gate other;
+  gate::Gate other;
   EXPECT_EQ(swap_absent(other), 0u);
   EXPECT_EQ(swap_resident(other), 0u);
   EXPECT_TRUE(swap_in(
@@ -492,4 +492,4 @@ TEST_F(Swap, OtherGatesHaveNothing) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -8,16 +8,16 @@
 //
 // All of these are for threads of the program, and never called with a lock of ours held. Where
 // nothing of ours is concerned they do what the driver does.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 // Told for every piece of memory that is gone, with no lock held.
 using SwapTellFreed = void (*)(const SwapFreed& freed);
 
 // Whether memory of this kind can be made again just as it is.
-bool swap_can_follow(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind,
+bool swap_can_follow(gate::Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind,
                      unsigned long long flags);
 // Makes it. It is counted already; `room` as for swap_allocate().
-CUresult swap_create(Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind, bool room,
+CUresult swap_create(gate::Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind, bool room,
                      CUmemGenericAllocationHandle* handle);
 
 // Whether the number is one of ours, or could be: it is none of the driver's.
@@ -60,7 +60,7 @@ struct SwapPinned {
   };
   What what = kNotOurs;
   CUmemGenericAllocationHandle handle = 0;  // the driver's
-  Gate* gate = nullptr;
+  gate::Gate* gate = nullptr;
   uint64_t bytes = 0;  // that were not pinned before
 };
 SwapPinned swap_pin(CUmemGenericAllocationHandle handle);
@@ -78,12 +78,12 @@ class SwapHold {
   // The driver knows nothing of it now.
   bool away() const { return away_; }
   // Of its device; null when nothing of ours is mapped there.
-  Gate* gate() const { return gate_; }
+  gate::Gate* gate() const { return gate_; }
 
  private:
   struct Chunk* chunk_ = nullptr;
-  Gate* gate_ = nullptr;
+  gate::Gate* gate_ = nullptr;
   bool away_ = false;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

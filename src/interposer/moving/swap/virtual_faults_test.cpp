@@ -2,7 +2,7 @@
 #include "interposer/moving/testing/virtual_machine.h"
 
 // Every call of the driver fails in turn while memory moves that the program made itself.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 class VirtualFaults : public VirtualMachine {
@@ -112,4 +112,4 @@ TEST_F(VirtualFaults, InTheEnd) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -7,7 +7,7 @@
 
 // Threads of a program make, map, unmap and release memory while it is moved, each in addresses of
 // its own. Nobody uses it during a move; for the rest nobody waits.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr int kThreads = 3;
@@ -132,4 +132,4 @@ TEST_F(VirtualRace, ThreadsMapAndUnmapDuringMoves) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -3,7 +3,7 @@
 #include "interposer/moving/swap/backing.h"
 #include "interposer/moving/testing/virtual_machine.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 namespace {
 
 constexpr auto kNone = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -347,4 +347,4 @@ TEST_F(VirtualSwap, WhatTheHostHasIsNotCopiedAgain) {
 }
 
 }  // namespace
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

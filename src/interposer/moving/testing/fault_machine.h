@@ -6,7 +6,7 @@
 #include "interposer/moving/testing/swap_machine.h"
 
 // Every call that a move makes of the driver fails in turn.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 class FaultMachine : public SwapMachine {
  protected:
@@ -87,4 +87,4 @@ class FaultMachine : public SwapMachine {
   }
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

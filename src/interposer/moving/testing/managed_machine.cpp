@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::managed {
 namespace {
 
 uint64_t used_now() {
@@ -45,7 +45,7 @@ CUdeviceptr ManagedMachine::allocate(const ManagedWish& wish, uint64_t seed) {
 }
 
 void ManagedMachine::free(CUdeviceptr address) {
-  const SwapFreed freed = managed_free(address);
+  const swap::SwapFreed freed = managed_free(address);
   EXPECT_TRUE(freed.ours);
   EXPECT_OK(freed.result);
   EXPECT_EQ(freed.gate, &gate);
@@ -100,4 +100,4 @@ uint64_t ManagedMachine::live() const {
   return sum;
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -8,7 +8,7 @@
 #include "interposer/moving/managed/managed.h"
 #include "interposer/moving/testing/swap_machine.h"
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::managed {
 
 // Unified memory in a context on a card of 1 GiB, with a gate of the test's own. At the end
 // everything is freed, and the card is as empty as it was.
@@ -46,20 +46,20 @@ class ManagedMachine : public ::testing::Test {
     uint64_t seed = 0;
   };
 
-  Gate gate;
+  gate::Gate gate;
   CUcontext context{};
   std::map<CUdeviceptr, Known> known;
   // What was told, all together, and of the last move alone.
   uint64_t told_resident = 0;
-  SwapMoved last;
+  swap::SwapMoved last;
   int reports = 0;
   std::function<bool()> on_progress;
 
  private:
-  using Move = bool(Gate&, uint64_t, SwapProgress, void*);
+  using Move = bool(gate::Gate&, uint64_t, swap::SwapProgress, void*);
   bool move(Move* how, uint64_t bytes);
 
   uint64_t used_before_ = 0;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::managed

@@ -59,7 +59,7 @@ void* address_of(CUresult (*)(Arguments...)) {
 
 }  // namespace
 
-void* g_driver[kFunctionCount] = {
+void* catching::g_driver[kFunctionCount] = {
 #define NVSHARE_CUDA_FUNCTION(name, symbol, since, flavour, kind, parameters, arguments) \
   address_of<FunctionId::symbol, &cuda::symbol>(                                         \
       static_cast<Signature<FunctionId::symbol>*>(nullptr)),
@@ -67,9 +67,11 @@ void* g_driver[kFunctionCount] = {
 };
 
 // Not libc's own: a sanitizer wants to know of threads.
-void* libc_function(const char* symbol) {
+void* guest::libc_function(const char* symbol) {
   return dlsym(RTLD_DEFAULT, symbol);
 }
+
+namespace moving {
 
 void fail_call(uint64_t n) {
   t_faults = {0, n, "nothing"};
@@ -109,6 +111,17 @@ void start_card() {
   setenv("NVSHARE_SOFTGPU_COUNT", "2", 1);
   ASSERT_OK(real<FunctionId::cuInit>(0));
 }
+
+bool note_progress(void* argument, swap::SwapMoved& moved) {
+  auto& told = *static_cast<Told*>(argument);
+  told.sum.out += moved.out;
+  told.sum.in += moved.in;
+  told.sum.copied += moved.copied;
+  told.reports += 1;
+  return *told.on_progress == nullptr || (*told.on_progress)();
+}
+
+namespace swap {
 
 void SwapMachine::SetUpTestSuite() {
   start_card();
@@ -158,14 +171,14 @@ int SwapMachine::add_arena(uint64_t bytes, SwapTellUntaken tell) {
   EXPECT_EQ(ftruncate(descriptor, static_cast<off_t>(bytes)), 0);
   arena_ += bytes;
   swap_add_arena(gate, dup(descriptor), bytes, tell,
-                 [](Gate&, uint64_t missing) { g_missing += missing; });
+                 [](gate::Gate&, uint64_t missing) { g_missing += missing; });
   return descriptor;
 }
 
 uint64_t SwapMachine::return_all_but(uint64_t enough) {
   static std::atomic<uint64_t> returned;
   returned = 0;
-  swap_arena_need(gate, enough, [](Gate&, uint64_t bytes) { returned += bytes; });
+  swap_arena_need(gate, enough, [](gate::Gate&, uint64_t bytes) { returned += bytes; });
   wait_for_arena();
   arena_ -= returned;
   return returned;
@@ -237,15 +250,6 @@ void SwapMachine::check_sums() {
   EXPECT_EQ(swap_in_pages(gate, 0), in_pages());
 }
 
-bool note_progress(void* argument, SwapMoved& moved) {
-  auto& told = *static_cast<Told*>(argument);
-  told.sum.out += moved.out;
-  told.sum.in += moved.in;
-  told.sum.copied += moved.copied;
-  told.reports += 1;
-  return *told.on_progress == nullptr || (*told.on_progress)();
-}
-
 bool SwapMachine::out(uint64_t bytes) {
   Told told{{}, 0, &on_progress};
   const bool done = swap_out(gate, bytes, note_progress, &told);
@@ -293,4 +297,6 @@ uint64_t SwapMachine::live() const {
   return sum;
 }
 
+}  // namespace swap
+}  // namespace moving
 }  // namespace nvshare::interposer

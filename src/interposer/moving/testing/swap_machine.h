@@ -10,7 +10,7 @@
 
 // The swap engine on the software GPU, with a gate of the test's own. Every call of the driver goes
 // through here, so that any of them can be made to fail.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving {
 
 #define EXPECT_OK(call) EXPECT_EQ((call), CUDA_SUCCESS)
 #define ASSERT_OK(call) ASSERT_EQ((call), CUDA_SUCCESS)
@@ -36,17 +36,19 @@ uint64_t driver_calls(FunctionId id);
 
 // What was told of a move, and what is done meanwhile.
 struct Told {
-  SwapMoved sum;
+  swap::SwapMoved sum;
   int reports = 0;
   const std::function<bool()>* on_progress;
 };
-bool note_progress(void* told, SwapMoved& moved);
+bool note_progress(void* told, swap::SwapMoved& moved);
 
 // Bytes that differ in every place, and from seed to seed. Seed 0: zeros.
 std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes);
 
 // A software GPU of this process's own, with two cards of 1 GiB.
 void start_card();
+
+namespace swap {
 
 // A context on a card of 1 GiB, and host memory to swap out to. At the end everything
 // is freed, and the card is as empty as it was.
@@ -96,7 +98,7 @@ class SwapMachine : public ::testing::Test {
   // All its memory is freed, the context ends, and both begin anew.
   void restart();
 
-  Gate gate;
+  gate::Gate gate;
   CUcontext context{};
   uint64_t used_before = 0;
   std::map<CUdeviceptr, Known> known;
@@ -112,4 +114,5 @@ class SwapMachine : public ::testing::Test {
   uint64_t arena_ = 0;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace swap
+}  // namespace nvshare::interposer::moving

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 SwapFreed VirtualMachine::freed;
 SwapFreed VirtualMachine::unsettled;
@@ -128,4 +128,4 @@ void VirtualMachine::there_and_back() {
   check_all();
 }
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

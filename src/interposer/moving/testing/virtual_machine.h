@@ -7,7 +7,7 @@
 #include "interposer/moving/testing/fault_machine.h"
 
 // Memory that the program makes itself, on the software GPU: what it should be is remembered.
-namespace nvshare::interposer {
+namespace nvshare::interposer::moving::swap {
 
 using Handle = CUmemGenericAllocationHandle;
 
@@ -62,4 +62,4 @@ class VirtualMachine : public FaultMachine {
   static SwapFreed unsettled;
 };
 
-}  // namespace nvshare::interposer
+}  // namespace nvshare::interposer::moving::swap

@@ -1,0 +1,44 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/commands/doctor.h"
+#include "cli/show/render.h"
+
+namespace nvshare::cli {
+namespace {
+
+// Below this part of a GPU's memory, two programs of three quarters of it do not fit together.
+constexpr int kLeastPercent = 50;
+
+std::string_view advice(const ArenaInfo& arena) {
+  if (arena.limited_by == "arena_limit") {
+    return "raise arena_limit in the scheduler's settings, and start it again";
+  }
+  if (arena.limited_by == "cgroup") {
+    return "raise the memory limit of the scheduler's cgroup (systemd: MemoryMax)";
+  }
+  return "free host memory, or add some";
+}
+
+}  // namespace
+
+Finding host_memory_finding(const Status& status) {
+  const ArenaInfo& arena = status.scheduler.arena;
+  std::string what =
+      fmt::format("{} of host memory can be spared for swapping", to_text(arena.limit));
+  if (!arena.limited_by.empty()) what += fmt::format(", limited by {}", limiter(arena));
+  const auto smaller = [](const GpuInfo& a, const GpuInfo& b) { return a.memory < b.memory; };
+  const auto largest = std::max_element(status.gpus.begin(), status.gpus.end(), smaller);
+  if (largest == status.gpus.end() ||
+      arena.limit.count >= largest->memory.count / 100 * kLeastPercent) {
+    return {Level::Good, std::move(what), ""};
+  }
+  return {Level::Warning,
+          fmt::format("{}: little beside the {} of GPU {}, and programs that do not fit both are "
+                      "refused memory",
+                      what, to_text(largest->memory), largest->index),
+          std::string(advice(arena))};
+}
+
+}  // namespace nvshare::cli
