@@ -178,8 +178,8 @@ Result<void> Scheduler::make_arena() {
 void Scheduler::hand_out_arena() {
   for (Arena::Piece& piece : arena_->take()) {
     if (!piece.memory) {
-      broker_.places().arena_failed(piece.client, piece.bytes, piece.memory.error().message,
-                                    reactor_.now());
+      broker_.places().failed(piece.client, piece.bytes, piece.memory.error().message,
+                              reactor_.now());
       continue;
     }
     const auto client = broker_.clients().find(piece.client);
@@ -187,7 +187,7 @@ void Scheduler::hand_out_arena() {
     const UniqueFd theirs = std::move(piece.memory->theirs);
     const Bytes bytes = piece.bytes;
     const SegmentId segment = arena_->keep(client->second.pid, std::move(piece));
-    broker_.places().arena_ready(client->first, theirs.get(), bytes, reactor_.now(), segment);
+    broker_.places().ready(client->first, theirs.get(), bytes, reactor_.now(), segment);
   }
 }
 
@@ -257,7 +257,7 @@ std::optional<Time> Scheduler::end_of_turn() {
   if (broker_.next_wakeup() && *broker_.next_wakeup() <= now) broker_.tick(now);
   if (next_sample_ <= now) {
     arena_->look();
-    arena_->refresh(broker_.places().arena_given(), broker_.places().arena_brought());
+    arena_->refresh(broker_.places().given(), broker_.places().brought());
     broker_.sample(now);
     next_sample_ = now + kSamplePeriod;
   }

@@ -391,9 +391,9 @@ class Play {
     for (const auto& [id, bytes] : std::exchange(arena_.wanted, {})) {
       if (!clients_.contains(id)) continue;
       if (bytes_.byte() % 4 == 0) {
-        broker_->places().arena_failed(id, bytes, "fuzz", now_);
+        broker_->places().failed(id, bytes, "fuzz", now_);
       } else {
-        broker_->places().arena_ready(id, 0, bytes, now_);
+        broker_->places().ready(id, 0, bytes, now_);
       }
     }
   }
@@ -433,7 +433,7 @@ class Play {
       must(view.has_value(), "the core knows every client");
       must(view->allocated == client.memory.counted(), "the core counts what the account says");
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
-      must(client.arena <= client.arena_made, "no more host memory than was made");
+      must(client.arena.given <= client.arena.made, "no more host memory than was made");
       must(client.memory.counted() <= broker_->gpus().at(client.gpu).total, "at most the GPU");
       must(client.memory.doubted() >= Bytes{0}, "no doubt is no doubt");
       must(client.memory.beyond() >= Bytes{0} &&
@@ -449,7 +449,7 @@ class Play {
       const bool holds = view->state == core::ClientState::Running ||
                          view->state == core::ClientState::Stopping ||
                          view->state == core::ClientState::Overdue;
-      must(holds == client.grant.has_value(), "a grant is held by whom the core says");
+      must(holds == client.turn.grant.has_value(), "a grant is held by whom the core says");
       must(holds == outbox_.held.contains(id), "and by whom the client knows of");
     }
   }

@@ -32,16 +32,16 @@ Bytes arena_unit(const GpuRecord& gpu) {
 
 // A process may keep what its client was given. A client that comes back from the same process, and
 // says what it has kept, is counted once.
-Bytes Places::arena_lingering() const {
+Bytes Places::lingering() const {
   if (arena_ == nullptr) return {};
   const auto& orphaned = shared_.held_by_orphans();
   if (arena_->held().empty() && orphaned.empty()) return {};
   std::map<int, Bytes> counted;
   for (const auto& [id, client] : clients_) {
-    counted[client.pid] += client.arena - shared_.owned_by(id);
+    counted[client.pid] += client.arena.given - shared_.owned_by(id);
   }
   // What has come back since the last look is still in what was seen then.
-  for (const auto& [pid, bytes] : arena_returned_) counted[pid] += bytes;
+  for (const auto& [pid, bytes] : returned_) counted[pid] += bytes;
   Bytes sum{};
   std::map<int, Bytes> held = arena_->held();
   for (const auto& [pid, bytes] : orphaned) held[pid] += bytes;
@@ -49,27 +49,28 @@ Bytes Places::arena_lingering() const {
   return sum;
 }
 
-Bytes Places::arena_used() const {
-  Bytes sum = arena_lingering() + shared_.unowned();
-  for (const auto& [id, client] : clients_) sum += client.arena_made;
+Bytes Places::used() const {
+  Bytes sum = lingering() + shared_.unowned();
+  for (const auto& [id, client] : clients_) sum += client.arena.made;
   return sum;
 }
 
-Bytes Places::arena_given() const {
-  Bytes sum = arena_lingering() + shared_.unowned();
-  for (const auto& [id, client] : clients_) sum += client.arena;
+Bytes Places::given() const {
+  Bytes sum = lingering() + shared_.unowned();
+  for (const auto& [id, client] : clients_) sum += client.arena.given;
   return sum;
 }
 
-Bytes Places::arena_brought() const {
+Bytes Places::brought() const {
   Bytes sum{};
-  for (const auto& [id, client] : clients_) sum += std::min(client.arena, client.arena_brought);
+  for (const auto& [id, client] : clients_)
+    sum += std::min(client.arena.given, client.arena.brought);
   return sum;
 }
 
 // What the machine can spare changes with whatever else it does.
 void Places::measure_host(Time now) {
-  Bytes most = arena_ == nullptr ? Bytes{} : arena_->most() - arena_lingering();
+  Bytes most = arena_ == nullptr ? Bytes{} : arena_->most() - lingering();
   // A client's places come in whole pieces: the rest of its last one is lost to the others.
   for (const auto& [id, client] : clients_) {
     if (client.backend == wire::Backend::Swap) most -= smallest_piece(gpus_.at(client.gpu));
@@ -81,7 +82,7 @@ void Places::measure_host(Time now) {
   if (!told) log_.error("host_memory_not_told", {{"reason", told.error().message}});
 }
 
-void Places::fill_arena(Time now) {
+void Places::fill(Time now) {
   due_.arena = true;
   desk_.follow({}, now);
 }
@@ -94,15 +95,15 @@ bool Places::catch_up(Time now) {
   }
   ++rounds_;
   due_.arena = false;
-  hand_out_arena(now);
+  hand_out(now);
   return true;
 }
 
 void Places::sample(Time now) {
-  arena_returned_.clear();
+  returned_.clear();
   tidy_shared(now);
-  fill_arena(now);
-  ask_for_arena(now);
+  fill(now);
+  ask_back(now);
 }
 
 void Places::leave(const ClientRecord& client) {
@@ -112,28 +113,28 @@ void Places::leave(const ClientRecord& client) {
 // Three passes: what is needed now goes first. What is missing then is taken back from clients that
 // have more than they use. What is left is made ahead of need, because making a piece takes far
 // longer than moving memory into it.
-void Places::hand_out_arena(Time now) {
+void Places::hand_out(Time now) {
   measure_host(now);
-  Bytes left = arena_->most() - arena_used();
+  Bytes left = arena_->most() - used();
   Bytes lacking{};
   for (auto& [id, client] : clients_) {
     const Bytes need = round_up(core_.host_need(id).now, smallest_piece(gpus_.at(client.gpu)));
     give_shared(client, need, now);
-    left -= make_arena(client, need, left, true, now);
+    left -= make(client, need, left, true, now);
     // A client that cannot take what it is given keeps nobody from theirs.
-    const bool takes_it = client.arena_wait == Duration{};
-    const Bytes lacks = takes_it ? std::max(Bytes{}, need - client.arena_made) : Bytes{};
+    const bool takes_it = client.arena.wait == Duration{};
+    const Bytes lacks = takes_it ? std::max(Bytes{}, need - client.arena.made) : Bytes{};
     if (lacks > Bytes{}) close_shared(shared_.close_others(client.home, lacks));
     lacking += lacks;
   }
   if (lacking > Bytes{}) {
-    reclaim_arena(lacking, now);
+    reclaim(lacking, now);
   } else {
     for (const bool in_part : {false, true}) {
       for (auto& [id, client] : clients_) {
         const Bytes need = round_up(core_.host_need(id).ahead, arena_unit(gpus_.at(client.gpu)));
         give_shared(client, need, now);
-        left -= make_arena(client, need, left, in_part, now);
+        left -= make(client, need, left, in_part, now);
       }
     }
   }
@@ -144,10 +145,10 @@ void Places::hand_out_arena(Time now) {
 }
 
 // What of `left` the client is given, until it has `need`.
-Bytes Places::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now) {
+Bytes Places::make(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now) {
   // First it is told to give no more back.
-  if (client.arena_told && need > *client.arena_told) tell_arena_need(client, need);
-  const Bytes lacks = need - client.arena_made;
+  if (client.arena.told && need > *client.arena.told) tell_need(client, need);
+  const Bytes lacks = need - client.arena.made;
   const Bytes piece = smallest_piece(gpus_.at(client.gpu));
   const Bytes whole{left.count / piece.count * piece.count};
   const Bytes fits = in_part ? std::min(lacks, whole) : lacks;
@@ -155,20 +156,20 @@ Bytes Places::make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_p
   const Bytes more = worth_making(client, fits, now);
   if (more.count == 0) return {};
   due_.rooms = true;
-  client.arena_made += more;
+  client.arena.made += more;
   arena_->make(client.id, more);
   return more;
 }
 
 // Others need places at once. What a client has beyond its own places are copies of memory that is
 // on the GPU: those only save time when it leaves again.
-void Places::reclaim_arena(Bytes lacking, Time now) {
+void Places::reclaim(Bytes lacking, Time now) {
   for (auto& [id, client] : clients_) {  // what was asked for and is on its way
-    if (client.arena_told) lacking -= std::max(Bytes{}, client.arena - *client.arena_told);
+    if (client.arena.told) lacking -= std::max(Bytes{}, client.arena.given - *client.arena.told);
   }
   std::vector<std::pair<Bytes, ClientRecord*>> spare;
   for (auto& [id, client] : clients_) {
-    const Bytes has = std::min(client.arena, client.arena_told.value_or(client.arena));
+    const Bytes has = std::min(client.arena.given, client.arena.told.value_or(client.arena.given));
     const Bytes excess = has - core_.host_need(id).now;
     if (excess > Bytes{}) spare.emplace_back(excess, &client);
   }
@@ -179,20 +180,21 @@ void Places::reclaim_arena(Bytes lacking, Time now) {
     if (lacking <= Bytes{}) return;
     const Bytes back = std::min(excess, lacking);
     lacking -= back;
-    const Bytes enough = std::min(client->arena, client->arena_told.value_or(client->arena)) - back;
-    client->arena_returnable = std::max(client->arena_returnable, client->arena - enough);
-    client->arena_idle_since = now;
-    tell_arena_need(*client, enough);
+    const Bytes enough =
+        std::min(client->arena.given, client->arena.told.value_or(client->arena.given)) - back;
+    client->arena.returnable = std::max(client->arena.returnable, client->arena.given - enough);
+    client->arena.idle_since = now;
+    tell_need(*client, enough);
   }
 }
 
 // Who did not have what it was given (too many files are open) would not have the next either: it
 // is given none for a while, then one piece, and the rest when that has not been missed.
 Bytes Places::worth_making(ClientRecord& client, Bytes more, Time now) const {
-  if (client.arena_wait == Duration{}) return more;
-  if (now < client.arena_again || client.arena < client.arena_made) return {};
-  if (std::exchange(client.arena_tried, !client.arena_tried)) {
-    client.arena_wait = {};
+  if (client.arena.wait == Duration{}) return more;
+  if (now < client.arena.again || client.arena.given < client.arena.made) return {};
+  if (std::exchange(client.arena.tried, !client.arena.tried)) {
+    client.arena.wait = {};
     return more;
   }
   return std::min(more, arena_unit(gpus_.at(client.gpu)));
@@ -202,123 +204,125 @@ Bytes Places::worth_making(ClientRecord& client, Bytes more, Time now) const {
 // say that it has it; what it says of what it was given long ago is not believed.
 void Places::tell_what_comes(ClientRecord& client, Time now) {
   if (client.backend != wire::Backend::Swap) return;  // what it has goes to the host without us
-  while (!client.arena_given.empty() && now - client.arena_given.front().at >= kArenaTaken) {
-    client.arena_given.pop_front();
+  while (!client.arena.handed_over.empty() && now - client.arena.handed_over.front().at >= kTaken) {
+    client.arena.handed_over.pop_front();
   }
   Bytes lately{};
   Bytes just_now{};
-  for (const GivenArena& one : client.arena_given) {
+  for (const GivenArena& one : client.arena.handed_over) {
     lately += one.bytes;
-    if (now - one.at < kArenaNoticed) just_now += one.bytes;
+    if (now - one.at < kNoticed) just_now += one.bytes;
   }
   const std::uint64_t said = client.page->program.arena_untaken;
-  const auto most = static_cast<std::uint64_t>(std::min(lately, client.arena).count);
+  const auto most = static_cast<std::uint64_t>(std::min(lately, client.arena.given).count);
   const Bytes untaken{static_cast<std::int64_t>(std::min(said, most))};
-  const Bytes not_ready = std::min(std::max(untaken, just_now), client.arena);
-  const Bytes coming = std::max(Bytes{}, client.arena_made - client.arena) + not_ready;
-  const Bytes ready = client.arena - not_ready;
-  if (coming == client.arena_coming && ready == client.arena_ready) return;
-  client.arena_coming = coming;
-  client.arena_ready = ready;
+  const Bytes not_ready = std::min(std::max(untaken, just_now), client.arena.given);
+  const Bytes coming = std::max(Bytes{}, client.arena.made - client.arena.given) + not_ready;
+  const Bytes ready = client.arena.given - not_ready;
+  if (coming == client.arena.coming && ready == client.arena.ready) return;
+  client.arena.coming = coming;
+  client.arena.ready = ready;
   const auto told = step(core::HostMemoryComing{client.id, coming, ready}, now);
   if (!told) log_.error("host_memory_not_told", {{"reason", told.error().message}});
 }
 
 // Host memory that nobody needs any more goes back to the machine; not at once, for what was needed
 // a moment ago may be again.
-void Places::ask_for_arena(Time now) {
+void Places::ask_back(Time now) {
   for (auto& [id, client] : clients_) {
     const Bytes unit = arena_unit(gpus_.at(client.gpu));
     const Bytes need = round_up(core_.host_need(id).ahead, unit);
     const Bytes enough = need.count == 0 ? need : need + unit;
-    if (client.arena <= enough) {
-      client.arena_idle_since.reset();
-    } else if (!client.arena_idle_since) {
-      client.arena_idle_since = now;
-    } else if (now - *client.arena_idle_since >= (client.slept ? kSleptLingers : kArenaLingers)) {
+    if (client.arena.given <= enough) {
+      client.arena.idle_since.reset();
+    } else if (!client.arena.idle_since) {
+      client.arena.idle_since = now;
+    } else if (now - *client.arena.idle_since >= (client.slept ? kSleptLingers : kLingers)) {
       // What it could not give back now it is asked for again.
-      client.arena_idle_since = now;
-      client.arena_returnable = std::max(client.arena_returnable, client.arena - enough);
-      tell_arena_need(client, enough);
+      client.arena.idle_since = now;
+      client.arena.returnable = std::max(client.arena.returnable, client.arena.given - enough);
+      tell_need(client, enough);
     }
   }
 }
 
-void Places::tell_arena_need(ClientRecord& client, Bytes bytes) {
-  client.arena_told = bytes;
+void Places::tell_need(ClientRecord& client, Bytes bytes) {
+  client.arena.told = bytes;
   auto message = wire::make<wire::ArenaNeed>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
   outbox_.send(client.id, message.header);
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaReturned& message, Time now) {
-  const Bytes most = std::min(client.arena, client.arena_returnable);
+  const Bytes most = std::min(client.arena.given, client.arena.returnable);
   if (message.bytes > static_cast<std::uint64_t>(most.count)) {
     return disconnect(client, fmt::format("gave back {} bytes of host memory, and was asked for {}",
                                           message.bytes, most.count));
   }
   const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
-  lose_arena(client, bytes);
-  client.arena_returnable -= bytes;
-  arena_returned_[client.pid] += bytes;
-  note(client, "host_memory_returned", {{"bytes", bytes.count}, {"left", client.arena.count}});
+  lose(client, bytes);
+  client.arena.returnable -= bytes;
+  returned_[client.pid] += bytes;
+  note(client, "host_memory_returned",
+       {{"bytes", bytes.count}, {"left", client.arena.given.count}});
   // It may be needed again by now.
-  fill_arena(now);
+  fill(now);
 }
 
 // Its hello could only be guessed from. Believed within the same bounds: who claims much is given
 // less.
 void Places::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
-  if (!client.arena_claimed) return disconnect(client, "told twice what host memory it has");
+  if (!client.arena.claimed) return disconnect(client, "told twice what host memory it has");
   const Bytes total = gpus_.at(client.gpu).total;
   const Bytes kept{
       static_cast<std::int64_t>(std::min(message.bytes, static_cast<std::uint64_t>(total.count)))};
-  const Bytes more = kept - *client.arena_claimed;
-  client.arena_claimed.reset();
+  const Bytes more = kept - *client.arena.claimed;
+  client.arena.claimed.reset();
   due_.rooms = true;
-  client.arena += more;
-  client.arena_made += more;
-  client.arena_brought = kept;
-  client.arena_returnable = kept;  // it may have begun to, for the scheduler before
+  client.arena.given += more;
+  client.arena.made += more;
+  client.arena.brought = kept;
+  client.arena.returnable = kept;  // it may have begun to, for the scheduler before
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaMissing& message, Time now) {
-  if (message.bytes > static_cast<std::uint64_t>(client.arena.count)) {
+  if (message.bytes > static_cast<std::uint64_t>(client.arena.given.count)) {
     return disconnect(client, fmt::format("misses {} bytes of host memory, and was given {}",
-                                          message.bytes, client.arena.count));
+                                          message.bytes, client.arena.given.count));
   }
   const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
-  lose_arena(client, bytes);
-  arena_returned_[client.pid] += bytes;
-  miss_arena(client, bytes, now);
+  lose(client, bytes);
+  returned_[client.pid] += bytes;
+  miss(client, bytes, now);
 }
 
-void Places::lose_arena(ClientRecord& client, Bytes bytes) {
+void Places::lose(ClientRecord& client, Bytes bytes) {
   due_.rooms = true;
-  client.arena -= bytes;
-  client.arena_made -= bytes;
+  client.arena.given -= bytes;
+  client.arena.made -= bytes;
 }
 
-void Places::miss_arena(ClientRecord& client, Bytes bytes, Time now) {
+void Places::miss(ClientRecord& client, Bytes bytes, Time now) {
   // Of what was handed over together, all is missing.
-  if (client.arena_tried || client.arena_wait == Duration{}) {
-    client.arena_wait = std::clamp(2 * client.arena_wait, kArenaShortWait, kArenaLongWait);
-    log_.warn("host_memory_missing",
-              {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.count}});
+  if (client.arena.tried || client.arena.wait == Duration{}) {
+    client.arena.wait = std::clamp(2 * client.arena.wait, kShortWait, kLongWait);
+    log_.warn(
+        "host_memory_missing",
+        {{"client", client.id.value}, {"bytes", bytes.count}, {"left", client.arena.given.count}});
   }
-  client.arena_tried = false;
-  client.arena_again = now + client.arena_wait;
+  client.arena.tried = false;
+  client.arena.again = now + client.arena.wait;
   tell_what_comes(client, now);
 }
 
-void Places::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now, SegmentId segment) {
+void Places::ready(ClientId id, int descriptor, Bytes bytes, Time now, SegmentId segment) {
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   // It is needed: no more goes back for that it is there.
-  if (client->arena_told) tell_arena_need(*client, *client->arena_told + bytes);
-  client->arena += bytes;
-  client->arena_given.push_back({now, bytes});
-  if (client->arena_tried) client->arena_again = now + kArenaNoticed;
+  if (client->arena.told) tell_need(*client, *client->arena.told + bytes);
+  client->arena.given += bytes;
+  client->arena.handed_over.push_back({now, bytes});
+  if (client->arena.tried) client->arena.again = now + kNoticed;
   if (segment != 0 && shares(*client)) return hand_over_shared(*client, segment, bytes, descriptor);
   auto message = wire::make<wire::Arena>();
   message.bytes = static_cast<std::uint64_t>(bytes.count);
@@ -326,13 +330,13 @@ void Places::arena_ready(ClientId id, int descriptor, Bytes bytes, Time now, Seg
 }
 
 // It is tried again with the next sample.
-void Places::arena_failed(ClientId id, Bytes bytes, std::string_view why, Time now) {
+void Places::failed(ClientId id, Bytes bytes, std::string_view why, Time now) {
   log_.warn("no_host_memory", {{"client", id.value}, {"bytes", bytes.count}, {"reason", why}});
   ClientRecord* client = find(id);
   if (client == nullptr) return;
   due_.rooms = true;
-  client->arena_made -= std::min(bytes, client->arena_made);
-  client->arena_tried = false;
+  client->arena.made -= std::min(bytes, client->arena.made);
+  client->arena.tried = false;
   measure_host(now);
   tell_what_comes(*client, now);
 }

@@ -17,17 +17,17 @@ TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
     EXPECT_GE(t.arena.asked[id], over + mib(256));
     EXPECT_LE(t.arena.asked[id], over + mib(256) + mib(256));
   }
-  t.broker.places().arena_ready(one, 42, gib(1), t.now);
+  t.broker.places().ready(one, 42, gib(1), t.now);
   EXPECT_EQ(t.outbox.handed_over[one], std::vector<int>{42});
   EXPECT_EQ(only<wire::Arena>(one).bytes, static_cast<std::uint64_t>(gib(1).count));
-  const Bytes before = t.broker.places().arena_used();
-  t.broker.places().arena_failed(two, gib(1), "no memory", t.now);
-  EXPECT_EQ(t.broker.places().arena_used(), before - gib(1));
+  const Bytes before = t.broker.places().used();
+  t.broker.places().failed(two, gib(1), "no memory", t.now);
+  EXPECT_EQ(t.broker.places().used(), before - gib(1));
   t.broker.sample(t.now);
-  EXPECT_EQ(t.broker.places().arena_used(), before) << "tried again";
+  EXPECT_EQ(t.broker.places().used(), before) << "tried again";
   t.broker.leave(one, t.now);
-  EXPECT_LT(t.broker.places().arena_used(), before);
-  t.broker.places().arena_ready(one, 42, gib(1), t.now);
+  EXPECT_LT(t.broker.places().used(), before);
+  t.broker.places().ready(one, 42, gib(1), t.now);
   EXPECT_EQ(t.outbox.handed_over[one].size(), 1u) << "it is gone";
 }
 
@@ -35,8 +35,7 @@ TEST_F(HostMemoryOfTwo, IsMadeAheadOfNeed) {
 TEST_F(HostMemoryOfTwo, IsThereBeforeTheGpuHoldsLess) {
   const auto ahead = only<wire::SwapIn>(two);
   t.moved(two, ahead.order, {}, Bytes{static_cast<std::int64_t>(ahead.bytes)});
-  for (const ClientId id : {one, two})
-    t.broker.places().arena_ready(id, 42, t.arena.asked[id], t.now);
+  for (const ClientId id : {one, two}) t.broker.places().ready(id, 42, t.arena.asked[id], t.now);
   const Bytes before = t.arena.asked[two];
   t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(16) - safe() + gib(2), 2}, t.now);
   EXPECT_TRUE(t.outbox.take<wire::Drop>(one).empty()) << "it runs on";
@@ -64,8 +63,8 @@ TEST(SwappingArena, IsThereBeforeAnotherProcessTakesRoomForItself) {
 struct WaitingForHostMemory : HostMemoryOfTwo {
   bool dropped() { return !t.outbox.take<wire::Drop>(one).empty(); }
   void give_all() {
-    const Bytes all = t.arena.asked[one] - t.broker.clients().at(one).arena;
-    t.broker.places().arena_ready(one, 42, all, t.now);
+    const Bytes all = t.arena.asked[one] - t.broker.clients().at(one).arena.given;
+    t.broker.places().ready(one, 42, all, t.now);
   }
   void sample_later(Duration after) {
     t.pass(after);
@@ -98,21 +97,21 @@ TEST_F(WaitingForHostMemory, AProgramNeedsAMomentToSayThatItHasIt) {
 // What a program says of itself, and cannot be, is not believed.
 TEST_F(WaitingForHostMemory, MoreThanItWasGivenOfLateIsNotBelieved) {
   untaken() = ~std::uint64_t{0};
-  t.broker.places().arena_ready(one, 42, gib(1), t.now);
+  t.broker.places().ready(one, 42, gib(1), t.now);
   sample_later(2s);
-  EXPECT_EQ(t.broker.clients().at(one).arena_coming, t.arena.asked[one]);
+  EXPECT_EQ(t.broker.clients().at(one).arena.coming, t.arena.asked[one]);
   give_all();
-  sample_later(Places::kArenaTaken);
-  EXPECT_EQ(t.broker.clients().at(one).arena_coming, Bytes{});
-  EXPECT_EQ(t.broker.clients().at(one).arena_ready, t.arena.asked[one]);
+  sample_later(Places::kTaken);
+  EXPECT_EQ(t.broker.clients().at(one).arena.coming, Bytes{});
+  EXPECT_EQ(t.broker.clients().at(one).arena.ready, t.arena.asked[one]);
 }
 
 class ReturningArena : public HostMemoryOfTwo {
  protected:
-  static constexpr Duration kLong = Places::kArenaLingers + 1s;
+  static constexpr Duration kLong = Places::kLingers + 1s;
   void SetUp() override {
-    t.broker.places().arena_ready(one, 42, t.arena.asked[one], t.now);
-    t.broker.places().arena_ready(two, 42, t.arena.asked[two], t.now);
+    t.broker.places().ready(one, 42, t.arena.asked[one], t.now);
+    t.broker.places().ready(two, 42, t.arena.asked[two], t.now);
     t.arena.asked.clear();
   }
   void sample_for(Duration length) {
@@ -126,7 +125,7 @@ class ReturningArena : public HostMemoryOfTwo {
     message.bytes = static_cast<std::uint64_t>(bytes.count);
     t.say(id, message);
   }
-  Bytes has(ClientId id) const { return t.broker.clients().at(id).arena; }
+  Bytes has(ClientId id) const { return t.broker.clients().at(id).arena.given; }
 };
 
 TEST_F(ReturningArena, WhoIsAloneIsAskedForAllOfItAfterAWhile) {
@@ -141,11 +140,11 @@ TEST_F(ReturningArena, WhoIsAloneIsAskedForAllOfItAfterAWhile) {
   EXPECT_EQ(has(two), all) << "it counts until it is back";
   returns(two, gib(1));
   EXPECT_EQ(has(two), all - gib(1));
-  EXPECT_EQ(t.broker.places().arena_used(), all - gib(1));
+  EXPECT_EQ(t.broker.places().used(), all - gib(1));
   sample_for(kLong);
   EXPECT_FALSE(t.outbox.take<wire::ArenaNeed>(two).empty()) << "what is left is asked for again";
   returns(two, all - gib(1));
-  EXPECT_EQ(t.broker.places().arena_used(), Bytes{});
+  EXPECT_EQ(t.broker.places().used(), Bytes{});
   t.outbox.take<wire::ArenaNeed>(two);
   sample_for(kLong);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(two).empty());
@@ -192,7 +191,7 @@ TEST_F(ReturningArena, APieceThatArrivesRaisesWhatIsEnough) {
   const ClientId other = t.join(t.tenant("c"));
   EXPECT_EQ(t.ask_movable(other, gib(10)), Told::Wait);
   const std::uint64_t need = only<wire::ArenaNeed>(two).bytes;
-  t.broker.places().arena_ready(two, 42, gib(1), t.now);
+  t.broker.places().ready(two, 42, gib(1), t.now);
   EXPECT_EQ(only<wire::ArenaNeed>(two).bytes, need + static_cast<std::uint64_t>(gib(1).count));
 }
 
@@ -219,7 +218,7 @@ struct MissingArena : ReturningArena {
   // What is made for it now, handed over at once.
   Bytes made(ClientId id) {
     const Bytes bytes = std::exchange(t.arena.asked[id], {});
-    if (bytes.count > 0) t.broker.places().arena_ready(id, 42, bytes, t.now);
+    if (bytes.count > 0) t.broker.places().ready(id, 42, bytes, t.now);
     return bytes;
   }
   const Bytes unit = mib(256);
@@ -227,18 +226,18 @@ struct MissingArena : ReturningArena {
 
 TEST_F(MissingArena, CountsNoMoreAndIsMadeAgain) {
   const Bytes all = has(one);
-  sample_after(2 * Places::kArenaNoticed);
-  EXPECT_EQ(t.broker.clients().at(one).arena_ready, all);
+  sample_after(2 * Places::kNoticed);
+  EXPECT_EQ(t.broker.clients().at(one).arena.ready, all);
   misses(one, gib(2));
   EXPECT_EQ(has(one), all - gib(2));
-  EXPECT_EQ(t.broker.places().arena_used(), all - gib(2) + has(two));
-  EXPECT_EQ(t.broker.clients().at(one).arena_ready, all - gib(2)) << "the core knows";
+  EXPECT_EQ(t.broker.places().used(), all - gib(2) + has(two));
+  EXPECT_EQ(t.broker.clients().at(one).arena.ready, all - gib(2)) << "the core knows";
   EXPECT_EQ(made(one), Bytes{}) << "not at once";
-  sample_after(Places::kArenaShortWait);
+  sample_after(Places::kShortWait);
   EXPECT_EQ(made(one), unit) << "one piece, to see";
-  sample_after(Places::kArenaNoticed / 2);
+  sample_after(Places::kNoticed / 2);
   EXPECT_EQ(made(one), Bytes{}) << "it may still be missed";
-  sample_after(Places::kArenaNoticed);
+  sample_after(Places::kNoticed);
   EXPECT_EQ(made(one), gib(2) - unit);
   EXPECT_EQ(has(one), all);
   EXPECT_FALSE(t.gone(one));
@@ -247,18 +246,18 @@ TEST_F(MissingArena, CountsNoMoreAndIsMadeAgain) {
 TEST_F(MissingArena, IsMadeEverMoreSeldomWhileItDoesNotArrive) {
   misses(one, gib(1));
   misses(one, gib(1));  // of the same burst
-  Duration wait = Places::kArenaShortWait;
+  Duration wait = Places::kShortWait;
   for (int i = 0; i < 8; ++i) {
     sample_after(wait - 1ms);
     EXPECT_EQ(made(one), Bytes{});
     sample_after(1ms);
     EXPECT_EQ(made(one), unit);
     misses(one, unit);
-    wait = std::min(2 * wait, Places::kArenaLongWait);
+    wait = std::min(2 * wait, Places::kLongWait);
   }
   sample_after(wait);
   EXPECT_EQ(made(one), unit);
-  sample_after(Places::kArenaNoticed);
+  sample_after(Places::kNoticed);
   EXPECT_EQ(made(one), gib(2) - unit) << "the files are closed";
 }
 
@@ -273,17 +272,17 @@ TEST(SwappingArena, WhoComesBackSaysWhatItHas) {
   hello.allocated = static_cast<std::uint64_t>(gib(8).count);
   hello.resident = static_cast<std::uint64_t>(gib(6).count);
   const ClientId one = t.join(t.tenant("a"), hello);
-  EXPECT_EQ(t.broker.places().arena_used(), gib(2)) << "at least where its memory is";
+  EXPECT_EQ(t.broker.places().used(), gib(2)) << "at least where its memory is";
   auto kept = wire::make<wire::ArenaKept>();
   kept.bytes = static_cast<std::uint64_t>(gib(5).count);
   t.say(one, kept);
-  EXPECT_EQ(t.broker.places().arena_used(), gib(5));
+  EXPECT_EQ(t.broker.places().used(), gib(5));
   t.say(one, kept);
   EXPECT_TRUE(t.gone(one)) << "once";
   const ClientId two = t.join(t.tenant("b"));
   kept.bytes = ~std::uint64_t{0};
   t.say(two, kept);
-  EXPECT_EQ(t.broker.clients().at(two).arena, gib(16)) << "never more than its GPU";
+  EXPECT_EQ(t.broker.clients().at(two).arena.given, gib(16)) << "never more than its GPU";
 }
 
 TEST(SwappingArena, AloneNobodyNeedsAny) {
@@ -341,7 +340,7 @@ TEST(SwappingArena, IsNothingToManagedMemory) {
 }
 
 TEST_F(ReturningArena, WhatSomebodyHasAlreadyIsNotNeededTwice) {
-  t.arena.limit = t.broker.places().arena_used();
+  t.arena.limit = t.broker.places().used();
   t.free(two, gib(10), gib(10));
   EXPECT_NE(t.ask_movable(two, gib(10)), Told::Refused);
 }
@@ -382,7 +381,7 @@ TEST(SwappingArena, WhatHasNoPlaceOnTheHostIsNotPromised) {
   EXPECT_EQ(t.ask_movable(two, gib(12)), Told::Refused);
   EXPECT_NE(t.lines.find("of host memory would be needed"), std::string::npos);
   EXPECT_EQ(t.ask_movable(two, gib(2)), Told::Available) << "fits without";
-  EXPECT_LE(t.broker.places().arena_used(), gib(4));
+  EXPECT_LE(t.broker.places().used(), gib(4));
 }
 
 // --- less of it than was promised --------------------------------------------------------------
@@ -392,24 +391,24 @@ struct LessThanPromised : HostMemoryOfTwo {
   void less_fits(Bytes by) {
     t.broker.gpu_measured(GpuId{0}, {}, {}, Overhead{gib(16) - safe() + by, 2}, t.now);
   }
-  Bytes made(ClientId id) const { return t.broker.clients().at(id).arena_made; }
+  Bytes made(ClientId id) const { return t.broker.clients().at(id).arena.made; }
 };
 
 TEST_F(LessThanPromised, WhatIsThereIsGivenAllTheSame) {
   const Bytes before = made(one);
-  t.arena.limit = t.broker.places().arena_used() + mib(600);
+  t.arena.limit = t.broker.places().used() + mib(600);
   less_fits(gib(1));
   t.broker.sample(t.now);
   EXPECT_EQ(made(one), before + mib(576)) << "in whole pieces of 64 MiB";
   EXPECT_EQ(made(two), before);
-  EXPECT_LE(t.broker.places().arena_used(), t.arena.limit);
+  EXPECT_LE(t.broker.places().used(), t.arena.limit);
 }
 
 TEST_F(LessThanPromised, WhoCanHaveAllItNeedsIsFirst) {
   const Bytes before = made(one);
-  t.broker.places().arena_failed(one, gib(2), "no memory", t.now);
-  t.broker.places().arena_failed(two, gib(1), "no memory", t.now);
-  t.arena.limit = t.broker.places().arena_used() + gib(1) + mib(512);
+  t.broker.places().failed(one, gib(2), "no memory", t.now);
+  t.broker.places().failed(two, gib(1), "no memory", t.now);
+  t.arena.limit = t.broker.places().used() + gib(1) + mib(512);
   t.broker.sample(t.now);
   EXPECT_EQ(made(two), before);
   EXPECT_EQ(made(one), before - gib(2) + mib(512));
@@ -418,8 +417,7 @@ TEST_F(LessThanPromised, WhoCanHaveAllItNeedsIsFirst) {
 // It would stand still for seconds, and find no place.
 TEST_F(LessThanPromised, NobodyIsToldToLeaveToWhatIsNotThere) {
   t.arena.limit = {};
-  for (const ClientId id : {one, two})
-    t.broker.places().arena_failed(id, made(id), "no memory", t.now);
+  for (const ClientId id : {one, two}) t.broker.places().failed(id, made(id), "no memory", t.now);
   for (int i = 0; i < 100; ++i) {
     t.pass(1s);
     t.broker.sample(t.now);
@@ -456,26 +454,25 @@ TEST(SwappingArena, ManagedMemoryLeavesWithoutIt) {
 
 // A client that keeps what it was given, and comes back again and again.
 TEST_F(TwoThatDoNotFit, WhatAProcessKeepsIsNotGivenTwice) {
-  const Bytes has = t.broker.clients().at(one).arena;
+  const Bytes has = t.broker.clients().at(one).arena.given;
   ASSERT_GT(has, Bytes{});
-  const Bytes used = t.broker.places().arena_used();
-  t.arena.held_by[4711] = t.broker.places().arena_given();
-  EXPECT_EQ(t.broker.places().arena_lingering(), Bytes{}) << "its clients are counted with it";
-  EXPECT_EQ(t.broker.places().arena_used(), used);
+  const Bytes used = t.broker.places().used();
+  t.arena.held_by[4711] = t.broker.places().given();
+  EXPECT_EQ(t.broker.places().lingering(), Bytes{}) << "its clients are counted with it";
+  EXPECT_EQ(t.broker.places().used(), used);
   t.broker.leave(one, t.now);
   t.broker.leave(two, t.now);
-  EXPECT_EQ(t.broker.places().arena_used(), t.arena.held_by[4711])
-      << "nobody is, and it is still there";
-  EXPECT_EQ(t.broker.places().arena_given(), t.arena.held_by[4711]);
+  EXPECT_EQ(t.broker.places().used(), t.arena.held_by[4711]) << "nobody is, and it is still there";
+  EXPECT_EQ(t.broker.places().given(), t.arena.held_by[4711]);
   auto hello = TestBroker::hello();
   hello.allocated = hello.resident = static_cast<std::uint64_t>(gib(1).count);
   const ClientId again = t.join(t.tenant("again"), hello);
   auto kept = wire::make<wire::ArenaKept>();
   kept.bytes = static_cast<std::uint64_t>(has.count);
   t.say(again, kept);
-  EXPECT_EQ(t.broker.places().arena_given(), t.arena.held_by[4711]) << "counted once";
+  EXPECT_EQ(t.broker.places().given(), t.arena.held_by[4711]) << "counted once";
   t.arena.held_by.clear();
-  EXPECT_EQ(t.broker.places().arena_given(), has);
+  EXPECT_EQ(t.broker.places().given(), has);
 }
 
 TEST_F(TwoThatDoNotFit, WhatIsKeptIsThereForNobodyElse) {

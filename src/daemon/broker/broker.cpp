@@ -138,10 +138,10 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
                                 to_bytes(hello.resident)};
   // What is not on the GPU is in host memory that it was given before.
   const bool ours = client.backend == wire::Backend::Swap;
-  client.arena = client.arena_made =
+  client.arena.given = client.arena.made =
       ours ? std::clamp(claim.allocated - claim.resident, Bytes{}, desk_.gpus.at(gpu).total)
            : Bytes{};
-  if (ours) client.arena_claimed = client.arena_brought = client.arena;
+  if (ours) client.arena.claimed = client.arena.brought = client.arena.given;
   tenant.clients.insert(id);
   desk_.gpus.at(gpu).clients.insert(id);
   const Bytes total = desk_.gpus.at(gpu).total;
@@ -186,7 +186,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   welcome.major = wire::kMajor;
   welcome.minor = wire::kMinor;
   welcome.client = client.id.value;
-  welcome.watch = client.watch;
+  welcome.watch = client.turn.watch;
   welcome.backend = client.backend;
   wire::put_text(welcome.tenant, sizeof welcome.tenant, of.is.name.c_str());
   if (greet) greet(welcome);
@@ -196,7 +196,7 @@ Result<wire::Welcome> Broker::hello(const wire::Hello& hello, const Peer& peer, 
   accounts_.take_claim(client, now);
   accounts_.show_allocated(tenant, *gpu);
   desk_.due.rooms = true;  // not in its page yet
-  places_.fill_arena(now);
+  places_.fill(now);
   return welcome;
 }
 
@@ -210,7 +210,7 @@ void Broker::leave(ClientId id, Time now) {
   desk_.log.info("client_gone", {{"client", id.value},
                                  {"tenant", tenant.is.name},
                                  {"pid", client->pid},
-                                 {"held_grant", client->grant ? 1 : 0}});
+                                 {"held_grant", client->turn.grant ? 1 : 0}});
   gpu.clients.erase(id);
   gpu.holders.erase(id);
   gpu.doubted.erase(id);
@@ -221,7 +221,7 @@ void Broker::leave(ClientId id, Time now) {
     desk_.log.error("client_not_forgotten",
                     {{"client", id.value}, {"reason", gone.error().message}});
   }
-  places_.fill_arena(now);  // its places are free
+  places_.fill(now);  // its places are free
   accounts_.show_allocated(tenant_id, gpu.id);
   grants_.update_watch(gpu);
   tenants_.left(tenant, now);
@@ -311,7 +311,7 @@ void Broker::act(const core::Sleeps& sleeps, const core::Reason& why, Time now) 
   client->asleep = sleeps.asleep;
   client->slept |= sleeps.asleep;
   desk_.note(*client, sleeps.asleep ? "sleep" : "wake", {{"reason", core::to_text(why)}});
-  places_.fill_arena(now);
+  places_.fill(now);
 }
 
 // --- the scheduler itself ----------------------------------------------------------------------

@@ -17,9 +17,9 @@ namespace {
 // grant.
 Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wall, Time now) {
   constexpr int kBusy = 95;  // percent; its meter is right, and lags behind the clock a little
-  const bool fresh = gpu.measured_at >= client.grant->since + kMeasuredEvery &&
+  const bool fresh = gpu.measured_at >= client.turn.grant->since + kMeasuredEvery &&
                      now - gpu.measured_at < 3 * kMeasuredEvery;
-  if (client.watch != wire::Watch::Free || !fresh) return Duration::max();
+  if (client.turn.watch != wire::Watch::Free || !fresh) return Duration::max();
   if (!gpu.utilisation || *gpu.utilisation >= kBusy) return Duration::max();
   return wall * *gpu.utilisation / 100;
 }
@@ -27,8 +27,8 @@ Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wa
 }  // namespace
 
 void Grants::set_wants(ClientRecord& client, bool wants, Time now) {
-  if (client.wants == wants) return;
-  client.wants = wants;
+  if (client.turn.wants == wants) return;
+  client.turn.wants = wants;
   TenantRecord& tenant = tenants_.at(client.tenant);
   if (wants && tenant.wanting++ == 0) tenant.wanting_since = now;
   if (!wants && --tenant.wanting == 0) tenant.wanted += now - tenant.wanting_since;
@@ -41,22 +41,22 @@ void Grants::take(ClientRecord& client, const wire::RequestGrant&, Time now) {
 }
 
 void Grants::take(ClientRecord& client, const wire::Released& message, Time now) {
-  if (!client.grant || client.grant->number != message.grant) {
+  if (!client.turn.grant || client.turn.grant->number != message.grant) {
     return disconnect(client,
                       fmt::format("released grant {}, which it does not hold", message.grant));
   }
   GpuRecord& gpu = gpus_.at(client.gpu);
   read_meters(gpu, now, &client, message.used);
-  const Duration used = client.grant->billed;
+  const Duration used = client.turn.grant->billed;
   note(client, "released",
        {{"grant", message.grant},
-        {"held", (now - client.grant->since).count()},
+        {"held", (now - client.turn.grant->since).count()},
         {"used", message.used},
         {"billed", used.count()},
         {"gaps", std::chrono::nanoseconds(std::chrono::microseconds(message.gaps)).count()},
         {"more", message.more_work != 0 ? 1 : 0}});
-  client.used_before += used;
-  client.grant.reset();
+  client.turn.used_before += used;
+  client.turn.grant.reset();
   client.page->scheduler.grant = 0;
   gpu.holders.erase(client.id);
   const bool more = message.more_work != 0;
@@ -69,12 +69,12 @@ void Grants::take(ClientRecord& client, const wire::Released& message, Time now)
 void Grants::act(const core::Grant& grant, const core::Reason& why, Time now) {
   ClientRecord* client = find(grant.client);
   if (client == nullptr) return;
-  client->grant = HeldGrant{next_grant_++, now, {}, {}};
+  client->turn.grant = HeldGrant{next_grant_++, now, {}, {}};
   GpuRecord& gpu = gpus_.at(client->gpu);
   if (gpu.holders.empty()) gpu.read_at = now;
   gpu.holders.insert(client->id);
   auto message = wire::make<wire::Grant>();
-  message.grant = client->grant->number;
+  message.grant = client->turn.grant->number;
   message.budget = static_cast<std::uint64_t>(grant.budget.value_or(Duration::zero()).count());
   client->page->scheduler.budget = message.budget;
   client->page->scheduler.grant = message.grant;
@@ -85,9 +85,9 @@ void Grants::act(const core::Grant& grant, const core::Reason& why, Time now) {
 
 void Grants::act(const core::Drop& drop, const core::Reason& why) {
   const ClientRecord* client = find(drop.client);
-  if (client == nullptr || !client->grant) return;
+  if (client == nullptr || !client->turn.grant) return;
   auto message = wire::make<wire::Drop>();
-  message.grant = client->grant->number;
+  message.grant = client->turn.grant->number;
   outbox_.send(client->id, message.header);
   note(*client, "drop", {{"grant", message.grant}, {"reason", core::to_text(why)}});
 }
@@ -117,7 +117,7 @@ void Grants::read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases,
   std::vector<Duration> measured;
   for (const ClientId id : gpu.holders) {
     ClientRecord& client = clients_.at(id);
-    HeldGrant& grant = *client.grant;
+    HeldGrant& grant = *client.turn.grant;
     const wire::Page::FromProgram& page = client.page->program;
     std::uint64_t said = static_cast<std::uint64_t>(grant.read.count());
     if (&client == releases) {
@@ -139,10 +139,10 @@ void Grants::read_meters(GpuRecord& gpu, Time now, const ClientRecord* releases,
   const auto billed = holders.size() == 1 ? measured : share_out(measured, wall);
   for (std::size_t i = 0; i < holders.size(); ++i) {
     ClientRecord& client = *holders[i];
-    client.grant->billed += billed[i];
+    client.turn.grant->billed += billed[i];
     if (&client == releases) continue;  // its Released says so
     // Refused when the core has billed more already, for lack of an answer: then that stands.
-    (void)step(core::Usage{client.id, client.grant->billed}, now);
+    (void)step(core::Usage{client.id, client.turn.grant->billed}, now);
   }
 }
 
@@ -163,8 +163,8 @@ void Grants::update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told
     const TenantRecord& tenant = tenants_.at(client.tenant);
     const wire::Watch watch = watch_of(gpu.clients.size(), tenant.limits, tenant.paused);
     client.page->scheduler.watch = static_cast<std::uint64_t>(watch);
-    if (client.watch == watch) continue;
-    client.watch = watch;
+    if (client.turn.watch == watch) continue;
+    client.turn.watch = watch;
     if (id == not_told) continue;
     auto message = wire::make<wire::Mode>();
     message.watch = watch;

@@ -18,14 +18,14 @@ class HostArena {
   virtual Bytes most() const = 0;
   // What most() is bounded by: the setting "arena_limit", a "cgroup" or the "machine".
   virtual std::string_view limited_by() const = 0;
-  // Makes a piece for the client, and hands it to Places::arena_ready() a little later, whole or in
-  // parts; or says Places::arena_failed().
+  // Makes a piece for the client, and hands it to Places::ready() a little later, whole or in
+  // parts; or says Places::failed().
   virtual void make(ClientId client, Bytes bytes) = 0;
   // What processes still have of what was handed to them, by process id: also what its client has
   // given back by its own word only, or has kept beyond its connection.
   virtual const std::map<int, Bytes>& held() const = 0;
 
-  // --- memory that several clients have, by the segment that Places::arena_ready() named
+  // --- memory that several clients have, by the segment that Places::ready() named
   // Nobody counts as its holder: the broker keeps a book of it (SharedArena).
   virtual void share(SegmentId segment) = 0;
   // Another descriptor of it; none when it is gone.

@@ -130,7 +130,7 @@ void Memory::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
   desk_.follow(std::move(*taken), now);
   // All of it is absent then, and comes in with the rest.
   if (!waits && !fits && beyond > Bytes{}) accounts_.book(client, now);
-  if (waits || movable) places_.fill_arena(now);
+  if (waits || movable) places_.fill(now);
 }
 
 void Memory::act(const core::MemoryGiven& given) {

@@ -37,21 +37,21 @@ void Places::hand_over_shared(ClientRecord& client, SegmentId segment, Bytes byt
 // Until the client has `need`, or nothing of its home is free. What it has not mapped yet is like
 // memory that was just handed over.
 Bytes Places::give_shared(ClientRecord& client, Bytes need, Time now) {
-  if (!shares(client) || client.arena_wait != Duration{}) return {};
+  if (!shares(client) || client.arena.wait != Duration{}) return {};
   Bytes sum{};
   do {
-    const auto given = shared_.give(client.id, client.home, need - client.arena_made);
+    const auto given = shared_.give(client.id, client.home, need - client.arena.made);
     for (const SlabRange& range : given) {
-      if (client.arena_told) tell_arena_need(client, *client.arena_told + range.bytes);
+      if (client.arena.told) tell_need(client, *client.arena.told + range.bytes);
       due_.rooms = true;
-      client.arena += range.bytes;
-      client.arena_made += range.bytes;
+      client.arena.given += range.bytes;
+      client.arena.made += range.bytes;
       sum += range.bytes;
-      if (range.mapped < range.bytes) client.arena_given.push_back({now, range.bytes});
+      if (range.mapped < range.bytes) client.arena.handed_over.push_back({now, range.bytes});
       const auto yours = slab_message<wire::ArenaYours>(range.segment, range.slabs);
       outbox_.send(client.id, yours.header);
     }
-  } while (need > client.arena_made && offer_shared(client, true));
+  } while (need > client.arena.made && offer_shared(client, true));
   return sum;
 }
 
@@ -75,10 +75,10 @@ bool Places::offer_shared(ClientRecord& client, bool free_only) {
 // The client will need more than the machine has for it: it maps and pins what others of its home
 // have now, so that their slabs need only be passed to it.
 void Places::offer_ahead(ClientRecord& client, Bytes need) {
-  if (!shares(client) || client.arena_wait != Duration{} || need <= client.arena_made) return;
-  Bytes lacks = need - client.arena_made - shared_.spare_of(client.id, client.home);
+  if (!shares(client) || client.arena.wait != Duration{} || need <= client.arena.made) return;
+  Bytes lacks = need - client.arena.made - shared_.spare_of(client.id, client.home);
   while (lacks > Bytes{} && offer_shared(client, false)) {
-    lacks = need - client.arena_made - shared_.spare_of(client.id, client.home);
+    lacks = need - client.arena.made - shared_.spare_of(client.id, client.home);
   }
 }
 
@@ -90,7 +90,7 @@ void Places::take(ClientRecord& client, const wire::ArenaTaken& message, Time) {
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaPassed& message, Time now) {
-  const Bytes most = message.missing != 0 ? client.arena : client.arena_returnable;
+  const Bytes most = message.missing != 0 ? client.arena.given : client.arena.returnable;
   if (shared_.size_of(message.segment, message.slabs) > most) {
     return disconnect(client, "passed more host memory on than it was asked for");
   }
@@ -99,11 +99,11 @@ void Places::take(ClientRecord& client, const wire::ArenaPassed& message, Time n
     return disconnect(client, fmt::format("passed slabs of host memory {} on that are not its own",
                                           message.segment));
   }
-  lose_arena(client, bytes);
-  if (message.missing != 0) return miss_arena(client, bytes, now);
-  client.arena_returnable -= bytes;
-  note(client, "host_memory_passed", {{"bytes", bytes.count}, {"left", client.arena.count}});
-  fill_arena(now);
+  lose(client, bytes);
+  if (message.missing != 0) return miss(client, bytes, now);
+  client.arena.returnable -= bytes;
+  note(client, "host_memory_passed", {{"bytes", bytes.count}, {"left", client.arena.given.count}});
+  fill(now);
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaClosed& message, Time now) {
@@ -112,7 +112,7 @@ void Places::take(ClientRecord& client, const wire::ArenaClosed& message, Time n
         client, fmt::format("unmapped host memory {} that it was not told to", message.segment));
   }
   release_closed();
-  fill_arena(now);
+  fill(now);
 }
 
 // Free slabs go back to the machine after a while; those of a client that is gone, once its process
@@ -125,7 +125,7 @@ void Places::tidy_shared(Time now) {
   for (const SegmentId segment : shared_.orphaned_segments()) {
     shared_.let_go(segment, arena_->let_go(segment));
   }
-  close_shared(shared_.close_idle(now - kArenaLingers));
+  close_shared(shared_.close_idle(now - kLingers));
 }
 
 void Places::close_shared(const std::vector<SlabClosing>& closing) {

@@ -120,7 +120,7 @@ struct Passing : testing::Test {
         obey(*program);
         work(*program);
       }
-      EXPECT_LE(t.broker.places().arena_used(), t.arena.limit);
+      EXPECT_LE(t.broker.places().used(), t.arena.limit);
       t.pass(10ms);
       if (i % 100 == 0) t.broker.sample(t.now);
     }
@@ -172,16 +172,16 @@ TEST_F(PassingInAFullArena, SlabsOfADeadProgramComeBackWhenItsProcessHasEnded) {
   Program& dies = first ? one : two;
   Program& lives = first ? two : one;
   const Bytes had = dies.host();
-  const Bytes used = t.broker.places().arena_used();
+  const Bytes used = t.broker.places().used();
   ASSERT_GT(had, gib(1));
   t.broker.leave(dies.id, t.now);
   all_work({&lives}, 100);
-  EXPECT_GE(t.broker.places().arena_lingering(), had);
-  EXPECT_EQ(t.broker.places().arena_used(), used);
+  EXPECT_GE(t.broker.places().lingering(), had);
+  EXPECT_EQ(t.broker.places().used(), used);
   t.arena.alive.erase(dies.peer.pid);
   all_work({&lives}, 4000);
-  EXPECT_EQ(t.broker.places().arena_lingering(), Bytes{});
-  EXPECT_EQ(t.broker.places().arena_used(), Bytes{}) << "the other one is alone";
+  EXPECT_EQ(t.broker.places().lingering(), Bytes{});
+  EXPECT_EQ(t.broker.places().used(), Bytes{}) << "the other one is alone";
 }
 
 TEST_F(PassingInAFullArena, AProgramThatLiesIsDisconnected) {

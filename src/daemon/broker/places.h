@@ -21,16 +21,16 @@ class Places : private Owner {
   void set_arena(HostArena& arena) { arena_ = &arena; }
   const HostArena* arena() const { return arena_; }
   // A piece is there; the descriptor stays the caller's.
-  void arena_ready(ClientId client, int descriptor, Bytes bytes, Time now, SegmentId segment = 0);
-  void arena_failed(ClientId client, Bytes bytes, std::string_view why, Time now);
+  void ready(ClientId client, int descriptor, Bytes bytes, Time now, SegmentId segment = 0);
+  void failed(ClientId client, Bytes bytes, std::string_view why, Time now);
 
   // --- sums
   // What clients have of the arena, with what is being made.
-  Bytes arena_used() const;
-  Bytes arena_given() const;    // without
-  Bytes arena_brought() const;  // of that, from a scheduler before this one, as clients say
+  Bytes used() const;
+  Bytes given() const;    // without
+  Bytes brought() const;  // of that, from a scheduler before this one, as clients say
   // Of the arena, what processes still have and no client is counted with. It is in the two above.
-  Bytes arena_lingering() const;
+  Bytes lingering() const;
 
   // --- what clients say
   void take(ClientRecord& client, const wire::ArenaReturned& message, Time now);
@@ -45,7 +45,7 @@ class Places : private Owner {
   void measure_host(Time now);
   // Clients need more or less than before: hands out what there is, at the latest before the broker
   // returns.
-  void fill_arena(Time now);
+  void fill(Time now);
   // Does that. Whether it did anything.
   bool catch_up(Time now);
   void tell_what_comes(ClientRecord& client, Time now);
@@ -54,24 +54,24 @@ class Places : private Owner {
   // The client is gone; its record is still there.
   void leave(const ClientRecord& client);
 
-  static constexpr Duration kArenaNoticed = 1s;   // by a program that it was given to
-  static constexpr Duration kArenaTaken = 60s;    // in by it, at the latest
-  static constexpr Duration kArenaLingers = 10s;  // that nobody needs
+  static constexpr Duration kNoticed = 1s;   // so soon a program says that it has a piece
+  static constexpr Duration kTaken = 60s;    // so soon it has pinned the piece, or never does
+  static constexpr Duration kLingers = 10s;  // so long a client keeps what it does not need
   // The same of a client that has slept: when it sleeps again, only what it has changed is copied.
   static constexpr Duration kSleptLingers = 10min;
   // How long a program is given none that did not have the last; twice as long each time.
-  static constexpr Duration kArenaShortWait = 1s;
-  static constexpr Duration kArenaLongWait = 64s;
+  static constexpr Duration kShortWait = 1s;
+  static constexpr Duration kLongWait = 64s;
 
  private:
-  void hand_out_arena(Time now);
-  Bytes make_arena(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now);
-  void reclaim_arena(Bytes lacking, Time now);
+  void hand_out(Time now);
+  Bytes make(ClientRecord& client, Bytes need, Bytes left, bool in_part, Time now);
+  void reclaim(Bytes lacking, Time now);
   Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
-  void ask_for_arena(Time now);
-  void tell_arena_need(ClientRecord& client, Bytes bytes);
-  void lose_arena(ClientRecord& client, Bytes bytes);
-  void miss_arena(ClientRecord& client, Bytes bytes, Time now);
+  void ask_back(Time now);
+  void tell_need(ClientRecord& client, Bytes bytes);
+  void lose(ClientRecord& client, Bytes bytes);
+  void miss(ClientRecord& client, Bytes bytes, Time now);
   // Shared: passing.cpp.
   static bool shares(const ClientRecord& client);
   void hand_over_shared(ClientRecord& client, SegmentId segment, Bytes bytes, int descriptor);
@@ -83,8 +83,8 @@ class Places : private Owner {
   void tidy_shared(Time now);
 
   HostArena* arena_ = nullptr;
-  std::optional<Bytes> host_told_;       // how much the host can spare, as the core knows
-  std::map<int, Bytes> arena_returned_;  // by process, since the arena was last looked at
+  std::optional<Bytes> host_told_;  // how much the host can spare, as the core knows
+  std::map<int, Bytes> returned_;   // by process, since the arena was last looked at
   SharedArena shared_;
   int rounds_ = 0;  // of handing out, one after the other
 };

@@ -116,6 +116,36 @@ struct GivenArena {
   Bytes bytes{};
 };
 
+// A client's host memory (Places).
+struct ArenaRecord {
+  Bytes given{};
+  Bytes made{};                        // with what is being made for it
+  std::deque<GivenArena> handed_over;  // of late
+  // What the core was told last: being made or not ready yet, and ready. None: nothing, so that it
+  // takes it for as much as is needed.
+  Bytes coming{};
+  std::optional<Bytes> ready;
+  // What it claimed in its hello to have; nothing once it has said how much that really is.
+  std::optional<Bytes> claimed;
+  Bytes brought{};                 // of given, by its own word: from a scheduler before this one
+  std::optional<Bytes> told;       // how much of it is enough, as it was told last
+  Bytes returnable{};              // what it may give back, as it was told at some time
+  std::optional<Time> idle_since;  // it has had more than it needs
+  // It did not have some of what it was given: so long it is given none, that is until then; and
+  // whether it has been given a piece since, to see.
+  Duration wait{};
+  Time again{};
+  bool tried = false;
+};
+
+// A client's turns (Grants).
+struct TurnRecord {
+  wire::Watch watch = wire::Watch::Metered;
+  std::optional<HeldGrant> grant;
+  bool wants = false;
+  Duration used_before{};  // in earlier grants
+};
+
 struct ClientRecord {
   ClientId id;
   TenantId tenant;
@@ -126,37 +156,17 @@ struct ClientRecord {
   std::string program;
   std::uint16_t minor = 0;  // version of the protocol that it speaks
   wire::Page* page = nullptr;
-  wire::Watch watch = wire::Watch::Metered;
-  std::optional<HeldGrant> grant;
-  bool wants = false;
-  bool asleep = false;  // with its tenant, as the core said last
-  bool slept = false;   // at some time
   wire::Backend backend = wire::Backend::Native;
+  bool asleep = false;          // with its tenant, as the core said last
+  bool slept = false;           // at some time
+  std::uint64_t messages = 0;   // that it has sent
   core::MemoryAccount memory;   // all that it has on the GPU
   bool oversubscribes = false;  // it may have more than the GPU
   std::deque<WaitingRequest> waiting;
   Moves moves;
-  Bytes arena{};                       // host memory that it was given
-  Bytes arena_made{};                  // with what is being made for it
-  std::deque<GivenArena> arena_given;  // of late
-  // What the core was told last: being made or not ready yet, and ready. None: nothing, so that it
-  // takes it for as much as is needed.
-  Bytes arena_coming{};
-  std::optional<Bytes> arena_ready;
-  // What it claimed in its hello to have; nothing once it has said how much that really is.
-  std::optional<Bytes> arena_claimed;
-  Bytes arena_brought{};            // of arena, by its own word: from a scheduler before this one
-  std::optional<Bytes> arena_told;  // how much of it is enough, as it was told last
-  Bytes arena_returnable{};         // what it may give back, as it was told at some time
-  std::optional<Time> arena_idle_since;  // it has had more than it needs
-  // It did not have some of what it was given: so long it is given none, that is until then; and
-  // whether it has been given a piece since, to see.
-  Duration arena_wait{};
-  Time arena_again{};
-  bool arena_tried = false;
   Refusals refusals;
-  Duration used_before{};      // in earlier grants
-  std::uint64_t messages = 0;  // that it has sent
+  ArenaRecord arena;
+  TurnRecord turn;
 };
 
 // What is used of a GPU's memory beside what its clients have, with so many of them.

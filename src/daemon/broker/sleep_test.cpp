@@ -147,15 +147,15 @@ TEST_F(SleepTest, IdleOutPutsItToSleepByItself) {
 TEST_F(SleepTest, HostMemoryIsKeptWhileItSleepsAndGoesBackLater) {
   set(true);
   obey();
-  t.pass(2 * Places::kArenaLingers);
+  t.pass(2 * Places::kLingers);
   t.broker.sample(t.now);
-  t.now += 2 * Places::kArenaLingers;
+  t.now += 2 * Places::kLingers;
   t.broker.sample(t.now);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(client).empty());
   set(false);
   obey();
   t.broker.sample(t.now);
-  t.now += 2 * Places::kArenaLingers;
+  t.now += 2 * Places::kLingers;
   t.broker.sample(t.now);
   EXPECT_TRUE(t.outbox.take<wire::ArenaNeed>(client).empty()) << "it may sleep again";
   t.now += Places::kSleptLingers;

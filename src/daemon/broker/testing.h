@@ -234,8 +234,7 @@ struct TestBroker {
   // As if it had been given a while ago.
   FakeArena arena{[this](ClientId id, Bytes bytes) {
     for (; bytes > Bytes{}; bytes -= std::min(bytes, gib(1))) {
-      broker.places().arena_ready(id, 7, std::min(bytes, gib(1)), now - Places::kArenaNoticed,
-                                  ++segments);
+      broker.places().ready(id, 7, std::min(bytes, gib(1)), now - Places::kNoticed, ++segments);
     }
   }};
   SegmentId segments = 0;  // that were made; clients without a home share none

@@ -101,7 +101,8 @@ struct Control::Json {
   json process(const ClientRecord& client) const {
     const auto view = broker().core().view(client.id);
     const wire::Page::FromProgram& page = client.page->program;
-    const Duration used = client.used_before + (client.grant ? client.grant->billed : Duration{});
+    const Duration used =
+        client.turn.used_before + (client.turn.grant ? client.turn.grant->billed : Duration{});
     const Bytes beyond = client.memory.beyond();
     return {{"client", client.id.value},
             {"pid", client.pid},
@@ -122,7 +123,7 @@ struct Control::Json {
             {"holds", page.holds.load()},
             {"messages", client.messages},
             {"refused", client.refusals.count},
-            {"watch", client.watch == wire::Watch::Free ? "free" : "metered"}};
+            {"watch", client.turn.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
   json tenant(const TenantRecord& tenant) const {
@@ -188,7 +189,7 @@ struct Control::Json {
   Bytes arena_on(GpuId id) const {
     Bytes sum{};
     for (const ClientId client : broker().gpus().at(id).clients) {
-      sum += broker().clients().at(client).arena;
+      sum += broker().clients().at(client).arena.given;
     }
     return sum;
   }
@@ -199,7 +200,7 @@ struct Control::Json {
     for (const core::GpuView& view : snapshot.gpus) needed += view.host_claim;
     const HostArena* arena = broker().places().arena();
     return {{"arena_needed", needed.count},
-            {"arena_used", broker().places().arena_given().count},
+            {"arena_used", broker().places().given().count},
             {"arena_limit", arena ? arena->most().count : 0},
             {"arena_limited_by", arena ? json(arena->limited_by()) : json(nullptr)}};
   }

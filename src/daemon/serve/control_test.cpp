@@ -80,7 +80,7 @@ TEST_F(ControlTest, StatusShowsWhereMemoryIs) {
   const ClientId other = t.join(t.tenant("other"));
   ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
   t.want(other);
-  t.broker.places().arena_ready(other, 1, gib(2), t.now);
+  t.broker.places().ready(other, 1, gib(2), t.now);
   const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
   t.moved(other, in.order, {}, gib(1), false);
   const json status = ask({{"op", "status"}});
@@ -111,7 +111,7 @@ TEST_F(ControlTest, StatusShowsWhatIsOnItsWay) {
   ASSERT_EQ(t.ask_movable(client, gib(11)), TestBroker::Told::Available);
   const ClientId other = t.join(t.tenant("other"));
   ASSERT_EQ(t.ask_movable(other, gib(8)), TestBroker::Told::Wait);
-  t.broker.places().arena_ready(client, 1, gib(8), t.now);
+  t.broker.places().ready(client, 1, gib(8), t.now);
   t.want(other);
   const auto in = t.outbox.take<wire::SwapIn>(other).at(0);
   t.moved(other, in.order, {}, gib(1), false);
@@ -210,7 +210,7 @@ struct ControlOfOneThatLeaves : ControlTest {
     const std::uint64_t grant = t.granted(client);
     EXPECT_EQ(t.ask_movable(other, gib(11)), TestBroker::Told::Wait);
     t.want(other);
-    t.broker.places().arena_ready(client, 1, gib(11), t.now);
+    t.broker.places().ready(client, 1, gib(11), t.now);
     t.pass(10min);
     t.release(client, grant, 1s, true);
     out = t.outbox.take<wire::SwapOut>(client).at(0);
