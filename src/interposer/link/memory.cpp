@@ -92,7 +92,7 @@ bool moved_some(void* argument, moving::swap::SwapMoved& moved) {
   if (link.connection.socket < 0) return true;
   if (moved.wait > 0) wait_for_message(link, moved.wait);
   moved.wait = 0;
-  if (!pump(link)) link.thread.lost = true;
+  if (!read_messages(link)) link.thread.lost = true;
   if (in && !link.thread.lost) moved.more = more_to_bring_in(moving);
   return !link.thread.lost;
 }

@@ -131,8 +131,9 @@ struct Thread {
   uint64_t alone_wait = 0;
   Order orders[kMaxOrders];  // in the order in which they came
   int order_count = 0;
-  uint64_t drained = 0;  // how long the last wait for the GPU took
-  bool lost = false;     // the connection, while memory was moved
+  uint64_t close_for = 0;  // a request that is answered once the grant is back; 0: none
+  uint64_t drained = 0;    // how long the last wait for the GPU took
+  bool lost = false;       // the connection, while memory was moved
 };
 
 struct Link {
@@ -223,8 +224,10 @@ void wait_until_left(Link& link);
 
 // thread.cpp: nothing of the link is on the GPU, and no way leads there: the grant goes back.
 void give_grant_back(Link& link, const gate::Done& done) REQUIRES(link.mutex);
-// Takes the messages that have arrived; false when the connection is gone.
-bool pump(Link& link);
+// Takes the messages that have arrived; false when the connection is gone. The one place that reads
+// the socket, also while memory moves or the GPU is waited for. It starts neither: orders are kept
+// for run_orders(), and a request that the gate must close for ends the reading.
+bool read_messages(Link& link);
 // Connects and says hello; true when the scheduler welcomed the link, which is
 // then Idle.
 bool connect_link(Link& link);

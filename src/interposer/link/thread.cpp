@@ -152,7 +152,7 @@ gate::Done drain(Link& link) {
     if (now - served_at < kLook) continue;
     served_at = now;
     // Without a scheduler there is nobody to wait for.
-    if (connected && link.connection.socket >= 0 && !pump(link)) break;
+    if (connected && link.connection.socket >= 0 && !read_messages(link)) break;
     Lock lock(link.mutex);
     publish(link, now);
   }
@@ -308,8 +308,11 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
   } else if (const auto* wait = wire::as<wire::MemoryWait>(header)) {
     // Nothing may run while some of what the program has is not there, so the gate closes before
     // the program is told where it is.
-    if (link.phase == Phase::Holding) stop(link);
-    answer(link, wait->request, Request::kAbsent);
+    if (link.phase == Phase::Holding) {
+      link.thread.close_for = wait->request;
+    } else {
+      answer(link, wait->request, Request::kAbsent);
+    }
   } else if (const auto* out = wire::as<wire::SwapOut>(header)) {
     take_order(link, {out->order, out->bytes, true});
   } else if (const auto* in = wire::as<wire::SwapIn>(header)) {
@@ -335,9 +338,9 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
 
 }  // namespace
 
-bool pump(Link& link) {
+bool read_messages(Link& link) {
   alignas(8) char buffer[wire::kMaxMessage];
-  for (;;) {
+  while (link.thread.close_for == 0) {
     int descriptor = -1;
     const int length = wire::receive(link.connection.socket, buffer, false, &descriptor);
     if (length == -EAGAIN) return true;
@@ -345,6 +348,7 @@ bool pump(Link& link) {
     take_any(link, wire::look_at(buffer, static_cast<size_t>(length)), &descriptor);
     if (descriptor >= 0) close(descriptor);
   }
+  return true;
 }
 
 namespace {
@@ -414,6 +418,15 @@ bool is_hung(Link& link) {
   return false;
 }
 
+// What a message asked for that reading it must not do.
+void close_for_request(Link& link) {
+  const uint64_t request = link.thread.close_for;
+  if (request == 0) return;
+  link.thread.close_for = 0;
+  stop(link);
+  answer(link, request, Request::kAbsent);
+}
+
 void serve_connection(Link& link) {
   for (;;) {
     const int64_t patience = patience_of(link);
@@ -421,7 +434,8 @@ void serve_connection(Link& link) {
     const timespec time{patience / static_cast<int64_t>(kSecond),
                         patience % static_cast<int64_t>(kSecond)};
     ppoll(&poll, 1, &time, nullptr);
-    if (poll.revents != 0 && !pump(link)) return;
+    if (poll.revents != 0 && !read_messages(link)) return;
+    close_for_request(link);
     run_orders(link);
     if (link.thread.lost || is_hung(link)) return;
     if (link.phase == Phase::Holding && !gate::stopped_looking() && look(link)) stop(link);
