@@ -57,8 +57,8 @@ void link::start_meter(Link&, gate::StreamRecord&) {}
 void link::note_gap(Link&, gate::StreamRecord&) {}
 void link::wait_for_grant(Link& link) {
   ++g_waits;
-  const uint32_t turn = link.turn.load();
-  if (link.gate.state.load() == gate::kClosed) futex_wait(link.turn, turn, 1'000'000);
+  const uint32_t turn = link.waiters.turn.load();
+  if (link.gate.state.load() == gate::kClosed) futex_wait(link.waiters.turn, turn, 1'000'000);
 }
 
 namespace gate {
@@ -111,8 +111,8 @@ class GateTest : public ::testing::Test {
   }
   static void open(uint32_t state) {
     g_link.gate.state = state;
-    g_link.turn.fetch_add(1);
-    futex_wake(g_link.turn, kEveryone);
+    g_link.waiters.turn.fetch_add(1);
+    futex_wake(g_link.waiters.turn, kEveryone);
   }
 };
 
@@ -153,8 +153,8 @@ void nobody_slips_in(bool slow_way) {
     const uint64_t answered = all();
     for (int i = 0; i < 200; ++i) slipped += all() != answered;
     g_link.gate.state = round % 2 == 0 ? kFree : kMetered;
-    g_link.turn.fetch_add(1);
-    futex_wake(g_link.turn, kEveryone);
+    g_link.waiters.turn.fetch_add(1);
+    futex_wake(g_link.waiters.turn, kEveryone);
     while (all() == answered) std::this_thread::yield();
   }
   end = true;

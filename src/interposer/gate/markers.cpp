@@ -30,7 +30,7 @@ Marker& marker_at(StreamRecord& record, uint32_t from_oldest) REQUIRES(record.mu
 
 // How far behind the meter's origin a marker is that is done.
 void note_elapsed(StreamRecord& record, CUevent marker) REQUIRES(record.mutex) {
-  const link::Origin& origin = record.gate->link->origin;
+  const link::Origin& origin = record.gate->link->work.origin;
   const uint64_t interval = origin.interval.load(std::memory_order_acquire);
   if (interval == 0 || origin.context.load() != record.context) return;
   float milliseconds = 0;
@@ -81,7 +81,7 @@ void ask(StreamRecord& record, CUresult reason, uint64_t now) REQUIRES(record.mu
 }
 
 uint64_t ahead_of(const StreamRecord& record) {
-  return record.gate->link->ahead.load(std::memory_order_relaxed);
+  return record.gate->link->work.ahead.load(std::memory_order_relaxed);
 }
 
 // Otherwise the newest moves back. So it does where every call is marked, once there are many,

@@ -261,7 +261,7 @@ void HoldMarkers::gone(CUcontext context) {
   });
   KnownContext* found = known(context);
   if (found == nullptr) return;
-  link::Origin& origin = found->gate->link->origin;
+  link::Origin& origin = found->gate->link->work.origin;
   if (origin.context.load() == context) origin.interval = 0;
   *found = {};
 }
@@ -382,7 +382,7 @@ void wait_for_call(Destination destination) {
 void place_origin(StreamRecord& record) {
   catching::Relaxed relaxed;
   const catching::Within within(record.context);
-  link::Origin& origin = record.gate->link->origin;
+  link::Origin& origin = record.gate->link->work.origin;
   origin.interval.store(0);
   Lock lock(g_mutex);
   KnownContext* context = known(record.context);
@@ -424,8 +424,8 @@ bool anything_in_flight(Gate& gate, uint64_t spacing, uint64_t now, Done* done) 
     done->since = now;
     return false;
   }
-  const uint64_t interval = gate.link->origin.interval.load();
-  const uint64_t started_at = gate.link->origin.started_at.load();
+  const uint64_t interval = gate.link->work.origin.interval.load();
+  const uint64_t started_at = gate.link->work.origin.started_at.load();
   bool all_told = interval != 0;
   for_each_record([&](StreamRecord& record) {
     if (record.gate != &gate) return;

@@ -82,9 +82,9 @@ void wait_while(Link& link, uint32_t step, uint64_t patience) {
 // before the driver was first used comes behind us. What runs for longer it keeps.
 void give_back_first(Link& link) {
   constexpr uint64_t kAMoment = 20 * kMillisecond;
-  if (!link.made || link.phase != Phase::Holding || link.running_free) return;
+  if (!link.made || link.phase != Phase::Holding || link.work.free) return;
   if (!link.mutex.lock_at_the_end()) return;
-  link.dropped = true;  // the link's thread gives it back
+  link.grant.dropped = true;  // the link's thread gives it back
   link.mutex.unlock();
   for (const uint64_t begin = now_ns(); now_ns() - begin < kAMoment;) {
     const Phase phase = link.phase;

@@ -45,13 +45,12 @@ bool has_name(Name& name) {
   return g_self.named;
 }
 
-// With the link's mutex held.
-void tell_name(Link& link, const Name& name) {
-  if (link.phase == Phase::Unmanaged || link.ipc_told || link.minor < wire::kMinorIpc) return;
+void tell_name(Link& link, const Name& name) REQUIRES(link.mutex) {
+  if (link.phase == Phase::Unmanaged || link.told.ipc || link.told.minor < wire::kMinorIpc) return;
   auto message = wire::make<wire::IpcExports>();
   memcpy(message.name, name, sizeof message.name);
   tell(link, message.header);
-  link.ipc_told = true;
+  link.told.ipc = true;
 }
 
 struct Reached {
@@ -93,7 +92,7 @@ bool ipc_announce(gate::Gate& gate, Name& name) {
   if (!own_name(name)) return false;
   const Lock lock(link.mutex);
   tell_name(link, name);
-  return link.minor >= wire::kMinorIpc;
+  return link.told.minor >= wire::kMinorIpc;
 }
 
 bool ipc_is_own(const Name& name) {
@@ -102,7 +101,7 @@ bool ipc_is_own(const Name& name) {
 }
 
 void ipc_announce_again(Link& link) {
-  link.ipc_told = false;
+  link.told.ipc = false;
   Name name;
   if (has_name(name)) tell_name(link, name);
 }

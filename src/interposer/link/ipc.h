@@ -7,8 +7,6 @@
 // has chosen at random. docs/protocol.md tells the story.
 namespace nvshare::interposer::link {
 
-struct Link;
-
 // So long a process waits for the owner of memory that it opens.
 inline constexpr uint64_t kIpcPatience = 2'000'000'000;
 
@@ -20,8 +18,6 @@ bool random_bytes(void* to, size_t bytes);
 bool ipc_announce(gate::Gate& gate, uint8_t (&name)[wire::kIpcNameLength]);
 // Whether the name is this process's own.
 bool ipc_is_own(const uint8_t (&name)[wire::kIpcNameLength]);
-// With the link's mutex held, on a new connection: the scheduler learns the name again.
-void ipc_announce_again(Link& link);
 
 // A socket to the owner of the memory, which answers with an IpcPiece for each chunk; receiving
 // from it gives up after kIpcPatience. -1 when no owner is found by then.

@@ -22,11 +22,11 @@ Mutex g_links_mutex;
 
 bool identify(Link& link, CUdevice device) {
   size_t total = 0;
-  if (!uuid_of(device, link.uuid)) return false;
+  if (!uuid_of(device, link.device.uuid)) return false;
   if (real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) return false;
-  link.device_memory = total;
-  link.own_limit = own_limit(total);
-  link.device = device;
+  link.device.memory = total;
+  link.device.own_limit = own_limit(total);
+  link.device.number = device;
   link.gate.link = &link;
   return true;
 }
@@ -47,8 +47,8 @@ void make_link(Link& link, CUdevice device) {
   const bool barrier = gate::prepare_barrier();
   const bool connected = connect_link(link);
   if (!connected) {
-    link.running_free = true;
-    link.unnoted = true;
+    link.work.free = true;
+    link.work.unnoted = true;
     link.gate.state = gate::kFree;
   }
   link.made = true;
@@ -58,8 +58,8 @@ void make_link(Link& link, CUdevice device) {
   if (count == 1) atexit(at_exit);
   if (!start_thread(serve_link, &link, "nvshare")) {
     log("no thread could be started: running unmanaged");
-    if (link.socket >= 0) close(link.socket);
-    link.socket = -1;
+    if (link.connection.socket >= 0) close(link.connection.socket);
+    link.connection.socket = -1;
     link.phase = Phase::Unmanaged;
     link.gate.state = gate::kFree;
   }
@@ -67,35 +67,35 @@ void make_link(Link& link, CUdevice device) {
 
 // Adds to what is allocated unless that wraps. A scheduler holds the process to its own limit;
 // without one, or with an older one, the process does.
-bool add_allocated(Link& link, uint64_t bytes) {
-  const bool held = link.phase != Phase::Unmanaged && link.minor >= wire::kMinorOwnLimit;
-  const uint64_t limit = held ? 0 : link.own_limit;
-  uint64_t before = link.allocated.load();
+bool add_allocated(Link& link, uint64_t bytes) REQUIRES(link.mutex) {
+  const bool held = link.phase != Phase::Unmanaged && link.told.minor >= wire::kMinorOwnLimit;
+  const uint64_t limit = held ? 0 : link.device.own_limit;
+  uint64_t before = link.book.allocated.load();
   uint64_t after;
   do {
     if (__builtin_add_overflow(before, bytes, &after)) return false;
     if (limit != 0 && after > limit) return false;
-  } while (!link.allocated.compare_exchange_weak(before, after));
+  } while (!link.book.allocated.compare_exchange_weak(before, after));
   return true;
 }
 
 void publish_allocated(Link& link) {
-  if (wire::Page* page = link.page.load()) page->program.allocated = link.allocated.load();
+  if (wire::Page* page = link.connection.page.load())
+    page->program.allocated = link.book.allocated.load();
 }
 
-// Memory that may be allocated without asking. With the link's mutex held: on one connection, and
-// by one thread at a time.
-bool take_credit(Link& link, uint64_t bytes, bool movable) {
-  wire::Page* page = link.page.load();
+// Memory that may be allocated without asking: on one connection, and by one thread at a time.
+bool take_credit(Link& link, uint64_t bytes, bool movable) REQUIRES(link.mutex) {
+  wire::Page* page = link.connection.page.load();
   return page != nullptr && wire::take(movable ? page->movable_credit : page->pinned_credit, bytes);
 }
 
 // The same for what was freed. False: the scheduler must be told.
-bool give_credit(Link& link, const Gone& gone) {
-  wire::Page* page = link.page.load();
+bool give_credit(Link& link, const Gone& gone) REQUIRES(link.mutex) {
+  wire::Page* page = link.connection.page.load();
   if (page == nullptr || gone.resident != gone.bytes) return false;
   if (gone.pinned == 0) return wire::give(page->movable_credit, gone.bytes);
-  if (gone.pinned != gone.bytes || link.turned_pinned) return false;
+  if (gone.pinned != gone.bytes || link.told.turned_pinned) return false;
   return wire::give(page->pinned_credit, gone.bytes);
 }
 
@@ -106,27 +106,27 @@ enum class Asking { Refused, Given, Waits, NoPlace };
 Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   Lock lock(link.mutex);
   if (!add_allocated(link, bytes)) return Asking::Refused;
-  if (!movable) link.pinned.fetch_add(bytes);
+  if (!movable) link.book.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged || take_credit(link, bytes, movable)) return Asking::Given;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kNobody) continue;
     auto message = wire::make<wire::MemoryRequest>();
-    message.request = request.number = link.next_request++;
+    message.request = request.number = link.told.next_request++;
     message.bytes = request.bytes = bytes;
     message.movable = request.movable = movable;
     request.answer = Request::kWaits;
-    request.connection = link.connection;
+    request.connection = link.connection.number;
     // A connection that fails here is given up by the link's thread, which answers everyone.
     tell(link, message.header);
     *place = &request;
     return Asking::Waits;
   }
-  link.allocated.fetch_sub(bytes);
-  if (!movable) link.pinned.fetch_sub(bytes);
+  link.book.allocated.fetch_sub(bytes);
+  if (!movable) link.book.pinned.fetch_sub(bytes);
   return Asking::NoPlace;
 }
 
-void tell_freed(Link& link, const Gone& gone) {
+void tell_freed(Link& link, const Gone& gone) REQUIRES(link.mutex) {
   auto message = wire::make<wire::MemoryFreed>();
   message.bytes = gone.bytes;
   message.resident = gone.resident;
@@ -137,55 +137,57 @@ void tell_freed(Link& link, const Gone& gone) {
 // The scheduler said no. If it has gone since, the new one was told of these bytes in the hello.
 void take_back(Link& link, uint64_t bytes, bool movable, uint64_t connection) {
   Lock lock(link.mutex);
-  link.allocated.fetch_sub(bytes);
-  if (!movable) link.pinned.fetch_sub(bytes);
-  if (link.phase == Phase::Unmanaged || link.connection == connection) return;
+  link.book.allocated.fetch_sub(bytes);
+  if (!movable) link.book.pinned.fetch_sub(bytes);
+  if (link.phase == Phase::Unmanaged || link.connection.number == connection) return;
   tell_freed(link, {bytes, bytes, movable ? 0 : bytes});
 }
 
 }  // namespace
 
 void tell(Link& link, const wire::Header& message) {
-  if (link.socket >= 0 && wire::send(link.socket, &message, true) != 0) {
-    shutdown(link.socket, SHUT_RDWR);
+  if (link.connection.socket >= 0 && wire::send(link.connection.socket, &message, true) != 0) {
+    shutdown(link.connection.socket, SHUT_RDWR);
   }
 }
 
 void open_gate(Link& link, uint32_t state) {
-  if (state == gate::kFree) link.unnoted = true;
+  if (state == gate::kFree) link.work.unnoted = true;
   gate::set_state(link.gate, state);
   wake_the_waiting(link);
 }
 
 void wake_the_waiting(Link& link) {
-  link.turn.fetch_add(1);
-  if (link.waiting.load() == 0) return;
-  futex_wake(link.turn, kEveryone);
-  if (link.page_memory != nullptr) wire::ring(*static_cast<wire::Page*>(link.page_memory));
+  link.waiters.turn.fetch_add(1);
+  if (link.waiters.count.load() == 0) return;
+  futex_wake(link.waiters.turn, kEveryone);
+  if (link.connection.page_memory != nullptr)
+    wire::ring(*static_cast<wire::Page*>(link.connection.page_memory));
 }
 
 void publish(Link& link, uint64_t now) {
-  wire::Page* page = link.page.load();
+  wire::Page* page = link.connection.page.load();
   if (page == nullptr) return;
-  const uint64_t used = link.meter.used(now);
+  const uint64_t used = link.grant.meter.used(now);
   page->program.used = used;
-  page->program.total_used = link.total_used + used;
-  page->program.grant = link.grant;
+  page->program.total_used = link.grant.total_used + used;
+  page->program.grant = link.grant.number;
   page->program.submissions = gate::all_passes();
-  page->program.waiting = link.waiting.load();
+  page->program.waiting = link.waiters.count.load();
 }
 
 namespace {
 
 // Whether some of what the program may touch is not there. Unified memory comes when it is touched.
 bool is_incomplete(Link& link) {
-  return static_cast<int64_t>(link.absent.load() - moving::managed::managed_absent(link.gate)) > 0;
+  return static_cast<int64_t>(link.book.absent.load() -
+                              moving::managed::managed_absent(link.gate)) > 0;
 }
 
 }  // namespace
 
 void give_unused_back(Link& link, uint64_t grant, bool more_work) {
-  link.grant = grant;
+  link.grant.number = grant;
   auto back = wire::make<wire::Released>();
   back.grant = grant;
   back.more_work = more_work;
@@ -205,29 +207,29 @@ void begin_grant(Link& link, uint64_t grant, uint64_t budget, wire::Watch watch)
     // Given before the scheduler had heard of it: it goes back, and is asked for again.
     return give_unused_back(link, grant, true);
   }
-  link.grant = grant;
-  link.budget = budget;
-  link.dropped = link.drop == grant;  // before it could be taken
+  link.grant.number = grant;
+  link.grant.budget = budget;
+  link.grant.dropped = link.grant.drop == grant;  // before it could be taken
   const uint64_t now = now_ns();
-  link.meter.begin(now);
-  link.ahead = gate::Ahead::of(budget, 0);
+  link.grant.meter.begin(now);
+  link.work.ahead = gate::Ahead::of(budget, 0);
   const bool free = watch == wire::Watch::Free && budget == 0;
-  link.running_free = free;
+  link.work.free = free;
   if (free) {  // what it does is not looked at: it counts as busy until it is seen to be idle
-    link.meter.submitted(now);
-    link.passes_changed_at = now;
+    link.grant.meter.submitted(now);
+    link.work.passes_changed_at = now;
   }
-  link.busy = free;
+  link.work.busy = free;
   publish(link, now);
   link.phase = Phase::Holding;
   open_gate(link, free ? gate::kFree : gate::kMetered);
 }
 
 void take_offer(Link& link) {
-  wire::Page* page = link.page.load();
+  wire::Page* page = link.connection.page.load();
   if (page == nullptr || link.phase != Phase::Asked) return;
   const uint64_t grant = page->scheduler.grant.load();
-  if (grant <= link.grant) return;
+  if (grant <= link.grant.number) return;
   // What the page says of watching is never older than the messages that have been read.
   begin_grant(link, grant, page->scheduler.budget.load(),
               static_cast<wire::Watch>(page->scheduler.watch.load()));
@@ -249,7 +251,7 @@ gate::Gate* gate_of_device(CUdevice device) {
 gate::Gate* gate_in_use(const CUuuid& device) {
   if (!any_link() || in_forked_child()) return nullptr;
   for (Link& link : g_links) {
-    if (link.made && is_same(link.uuid, device)) return &link.gate;
+    if (link.made && is_same(link.device.uuid, device)) return &link.gate;
   }
   return nullptr;
 }
@@ -284,10 +286,10 @@ gate::Gate* gate_of_current_device() {
 void start_meter(Link& link, gate::StreamRecord& record) {
   Lock lock(link.mutex);
   if (link.phase != Phase::Holding && link.phase != Phase::Stopping) return;
-  if (link.busy) return;
-  link.meter.submitted(now_ns());
+  if (link.work.busy) return;
+  link.grant.meter.submitted(now_ns());
   gate::place_origin(record);
-  link.busy = true;
+  link.work.busy = true;
 }
 
 // Who submits once the meter stands starts it again. Who saw it run does not, and what he submitted
@@ -295,23 +297,23 @@ void start_meter(Link& link, gate::StreamRecord& record) {
 // it is as if the meter had never stopped. Only the GPU's own clock is not to be relied on any more
 // for this interval: markers that were done meanwhile did not look at it.
 void stop_meter(Link& link, uint64_t at, uint64_t elapsed, uint64_t spacing) {
-  const gate::Meter running = link.meter;
-  link.meter.idle(at, elapsed);
-  link.busy = false;
+  const gate::Meter running = link.grant.meter;
+  link.grant.meter.idle(at, elapsed);
+  link.work.busy = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  link.origin.interval = 0;
+  link.work.origin.interval = 0;
   gate::Done ignored;
   if (gate::nobody_inside(link.gate) &&
       !gate::anything_in_flight(link.gate, spacing, now_ns(), &ignored)) {
     return;
   }
-  link.meter = running;
-  link.busy = true;
+  link.grant.meter = running;
+  link.work.busy = true;
 }
 
 void note_waited(Link& link) {
   Lock lock(link.mutex);
-  if (!link.busy || link.running_free) return;
+  if (!link.work.busy || link.work.free) return;
   gate::Done done;
   const uint64_t now = now_ns();
   if (!gate::nobody_inside(link.gate) ||
@@ -326,7 +328,7 @@ void note_gap(Link& link, gate::StreamRecord& record) {
   const uint64_t last = record.last_call_at.exchange(now, std::memory_order_relaxed);
   if (now <= last + kGap) return;
   gate::note_pause(record, now);
-  if (link.busy && record.marked == record.submitted) note_waited(link);
+  if (link.work.busy && record.marked == record.submitted) note_waited(link);
 }
 
 void wait_for_grant(Link& link) {
@@ -337,8 +339,8 @@ void wait_for_grant(Link& link) {
   uint32_t turn;
   {
     Lock lock(link.mutex);
-    page = link.page.load();
-    turn = page != nullptr ? page->bell.load() : link.turn.load();
+    page = link.connection.page.load();
+    turn = page != nullptr ? page->bell.load() : link.waiters.turn.load();
     take_offer(link);
     if (link.gate.state.load() != gate::kClosed) return;
     // Whatever came now would go back at once (begin_grant): nobody opens the gate any more, but
@@ -348,26 +350,26 @@ void wait_for_grant(Link& link) {
       auto message = wire::make<wire::RequestGrant>();
       tell(link, message.header);
       link.phase = Phase::Asked;
-      link.grace.asked(now_ns());
+      link.grant.grace.asked(now_ns());
     }
-    link.waiting.fetch_add(1);
+    link.waiters.count.fetch_add(1);
   }
   if (page != nullptr) {
     shared_futex_wait(page->bell, turn, kAtMost);
   } else {
-    futex_wait(link.turn, turn, kAtMost);
+    futex_wait(link.waiters.turn, turn, kAtMost);
   }
-  link.waiting.fetch_sub(1);
+  link.waiters.count.fetch_sub(1);
   {
     Lock lock(link.mutex);
     take_offer(link);
   }
-  link.held.fetch_add(now_ns() - begin);
-  link.holds.fetch_add(1);
-  if (page = link.page.load(); page != nullptr) {
-    page->program.held = link.held.load();
-    page->program.holds = link.holds.load();
-    page->program.waiting = link.waiting.load();
+  link.waiters.held.fetch_add(now_ns() - begin);
+  link.waiters.holds.fetch_add(1);
+  if (page = link.connection.page.load(); page != nullptr) {
+    page->program.held = link.waiters.held.load();
+    page->program.holds = link.waiters.holds.load();
+    page->program.waiting = link.waiters.count.load();
   }
 }
 
@@ -399,9 +401,9 @@ void memory_freed(gate::Gate& gate, const Gone& gone) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Lock lock(link.mutex);
-  link.allocated.fetch_sub(gone.bytes);
-  link.pinned.fetch_sub(gone.pinned);
-  link.absent.fetch_sub(gone.bytes - gone.resident);
+  link.book.allocated.fetch_sub(gone.bytes);
+  link.book.pinned.fetch_sub(gone.pinned);
+  link.book.absent.fetch_sub(gone.bytes - gone.resident);
   publish_allocated(link);
   if (link.phase != Phase::Unmanaged && !give_credit(link, gone)) tell_freed(link, gone);
 }
@@ -412,7 +414,7 @@ constexpr uint64_t kAskAgain = 20'000'000;
 
 bool scheduler_comes_back(const Link& link) {
   constexpr uint64_t kSoon = 5'000'000'000;
-  const uint64_t lost_at = link.lost_at.load();
+  const uint64_t lost_at = link.connection.lost_at.load();
   return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
          !gate::stopped_looking();
 }
@@ -426,7 +428,7 @@ bool wait_for_scheduler(const gate::Gate& gate) {
 }
 
 Again::Again(gate::Gate* gate)
-    : gate_(gate), connection_(gate ? gate->link->connection.load() : 0) {}
+    : gate_(gate), connection_(gate ? gate->link->connection.number.load() : 0) {}
 
 bool Again::after(CUresult result) {
   constexpr uint64_t kMost = 15'000'000'000;  // should one after the other come and go
@@ -436,7 +438,7 @@ bool Again::after(CUresult result) {
   if (since_ == 0) since_ = now;
   if (now - since_ > kMost) return false;
   const uint64_t before = connection_;
-  connection_ = gate_->link->connection.load();
+  connection_ = gate_->link->connection.number.load();
   if (connection_ != before) return true;
   if (!scheduler_comes_back(*gate_->link)) return false;
   sleep_ns(kAskAgain);
@@ -445,8 +447,8 @@ bool Again::after(CUresult result) {
 
 namespace {
 
-// With the link's mutex held. `absent`: what is not there for that.
-bool tell_no_room(Link& link, uint64_t absent) {
+// `absent`: what is not there for that.
+bool tell_no_room(Link& link, uint64_t absent) REQUIRES(link.mutex) {
   if (link.phase == Phase::Unmanaged) return false;
   auto message = wire::make<wire::MemoryMoved>();
   message.out = absent;
@@ -458,7 +460,7 @@ bool tell_no_room(Link& link, uint64_t absent) {
 }  // namespace
 
 uint64_t memory_of_device(const gate::Gate& gate) {
-  return gate.link->device_memory;
+  return gate.link->device.memory;
 }
 
 bool memory_is_short(gate::Gate& gate) {
@@ -474,8 +476,8 @@ bool memory_found_no_room(gate::Gate& gate, uint64_t bytes) {
   {
     Lock lock(link.mutex);
     if (!tell_no_room(link, bytes)) return false;
-    link.absent.fetch_add(bytes);
-    link.dropped = true;  // the link's thread gives it back
+    link.book.absent.fetch_add(bytes);
+    link.grant.dropped = true;  // the link's thread gives it back
   }
   while ((link.phase == Phase::Holding || link.phase == Phase::Stopping) &&
          !gate::stopped_looking()) {
@@ -486,8 +488,8 @@ bool memory_found_no_room(gate::Gate& gate, uint64_t bytes) {
 
 void memory_rounding(gate::Gate& gate, uint64_t bytes) {
   Link& link = *gate.link;
-  link.rounding.store(bytes);
-  if (wire::Page* page = link.page.load()) page->program.rounding = bytes;
+  link.book.rounding.store(bytes);
+  if (wire::Page* page = link.connection.page.load()) page->program.rounding = bytes;
 }
 
 void memory_pinned(gate::Gate& gate, uint64_t bytes) {
@@ -495,16 +497,16 @@ void memory_pinned(gate::Gate& gate, uint64_t bytes) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Lock lock(link.mutex);
-  link.pinned.fetch_add(bytes);
+  link.book.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged) return;
-  link.turned_pinned = true;
+  link.told.turned_pinned = true;
   auto message = wire::make<wire::MemoryPinned>();
   message.bytes = bytes;
   tell(link, message.header);
 }
 
 void arena_untaken(gate::Gate& gate, uint64_t bytes) {
-  if (wire::Page* page = gate.link->page.load()) page->program.arena_untaken = bytes;
+  if (wire::Page* page = gate.link->connection.page.load()) page->program.arena_untaken = bytes;
 }
 
 namespace {
@@ -514,7 +516,7 @@ void tell_less_arena(gate::Gate& gate, uint64_t bytes) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Lock lock(link.mutex);
-  link.arena -= bytes;
+  link.told.arena -= bytes;
   if (link.phase == Phase::Unmanaged) return;
   auto message = wire::make<Message>();
   message.bytes = bytes;
@@ -533,9 +535,9 @@ void arena_missing(gate::Gate& gate, uint64_t bytes) {
 
 namespace {
 
-// With the link's mutex held.
 template <typename Message>
-void tell_slabs(Link& link, const moving::swap::SwapSlabs& which, bool missing = false) {
+void tell_slabs(Link& link, const moving::swap::SwapSlabs& which, bool missing = false)
+    REQUIRES(link.mutex) {
   auto message = wire::make<Message>();
   message.segment = which.segment;
   message.slabs = which.slabs;
@@ -552,9 +554,9 @@ void arena_slabs(gate::Gate& gate, moving::swap::SlabNews news,
   const bool missing = news == moving::swap::SlabNews::kMissing;
   Lock lock(link.mutex);
   const bool less = missing || news == moving::swap::SlabNews::kPassed;
-  if (less) link.arena -= which.bytes;
+  if (less) link.told.arena -= which.bytes;
   if (link.phase == Phase::Unmanaged) return;
-  if (link.connection.load() != which.connection) {
+  if (link.connection.number.load() != which.connection) {
     // The scheduler of now was told that the program has it.
     if (!less || which.bytes == 0) return;
     auto message = wire::make<wire::ArenaMissing>();
@@ -573,13 +575,13 @@ void arena_slabs(gate::Gate& gate, moving::swap::SlabNews news,
 }
 
 wire::Backend memory_backend(const gate::Gate& gate) {
-  return gate.link->backend.load(std::memory_order_relaxed);
+  return gate.link->book.backend.load(std::memory_order_relaxed);
 }
 
 MemoryView memory_view(gate::Gate& gate) {
   Link& link = *gate.link;
-  MemoryView view{link.own_limit, link.allocated.load()};
-  wire::Page* page = link.page.load();
+  MemoryView view{link.device.own_limit, link.book.allocated.load()};
+  wire::Page* page = link.connection.page.load();
   if (page == nullptr) return view;
   const uint64_t limit = page->scheduler.memory_limit.load();
   // Who has credit is the tenant's only process here, and knows best what it has allocated.
@@ -604,9 +606,9 @@ void forget_links_after_fork() {
   g_links_mutex.reset_after_fork();
   for (Link& link : g_links) {
     if (!link.made) continue;
-    if (link.socket >= 0) close(link.socket);
-    link.socket = -1;
-    link.page = nullptr;  // the mapping does not follow into children
+    if (link.connection.socket >= 0) close(link.connection.socket);
+    link.connection.socket = -1;
+    link.connection.page = nullptr;  // the mapping does not follow into children
     link.mutex.reset_after_fork();
     link.phase = Phase::Unmanaged;
   }

@@ -34,7 +34,7 @@ void drop_first(Order* orders, int& count) {
 void tell_moved(Link& link, uint64_t order, const moving::swap::SwapMoved& moved, bool done,
                 bool no_room = false) {
   Lock lock(link.mutex);
-  link.absent.fetch_add(moved.out - moved.in);
+  link.book.absent.fetch_add(moved.out - moved.in);
   if (link.phase == Phase::Unmanaged) return;
   auto message = wire::make<wire::MemoryMoved>();
   message.order = order;
@@ -66,16 +66,16 @@ void tell_in(Moving& moving, moving::swap::SwapMoved moved) {
 uint64_t more_to_bring_in(Moving& moving) {
   Link& link = *moving.link;
   uint64_t more = 0;
-  while (link.order_count > 0 && !link.orders[0].out && moving.count < kMaxOrders) {
-    more += link.orders[0].bytes;
-    add(moving, link.orders[0]);
-    drop_first(link.orders, link.order_count);
+  while (link.thread.order_count > 0 && !link.thread.orders[0].out && moving.count < kMaxOrders) {
+    more += link.thread.orders[0].bytes;
+    add(moving, link.thread.orders[0]);
+    drop_first(link.thread.orders, link.thread.order_count);
   }
   return more;
 }
 
 void wait_for_message(const Link& link, uint64_t nanoseconds) {
-  pollfd socket{link.socket, POLLIN, 0};
+  pollfd socket{link.connection.socket, POLLIN, 0};
   const timespec time{0, static_cast<long>(nanoseconds)};
   ppoll(&socket, 1, &time, nullptr);
 }
@@ -89,12 +89,12 @@ bool moved_some(void* argument, moving::swap::SwapMoved& moved) {
   const bool in = moving.count == 0 || !moving.orders[0].out;
   if (moved.in > 0) tell_in(moving, moved);
   if (gate::stopped_looking()) return false;
-  if (link.socket < 0) return true;
+  if (link.connection.socket < 0) return true;
   if (moved.wait > 0) wait_for_message(link, moved.wait);
   moved.wait = 0;
-  if (!pump(link)) link.lost = true;
-  if (in && !link.lost) moved.more = more_to_bring_in(moving);
-  return !link.lost;
+  if (!read_messages(link)) link.thread.lost = true;
+  if (in && !link.thread.lost) moved.more = more_to_bring_in(moving);
+  return !link.thread.lost;
 }
 
 using Move = bool (*)(gate::Gate&, uint64_t, moving::swap::SwapProgress, void*);
@@ -104,7 +104,7 @@ using Move = bool (*)(gate::Gate&, uint64_t, moving::swap::SwapProgress, void*);
 bool move_both(Move first, Move second, Moving& moving) {
   gate::Gate& gate = moving.link->gate;
   const bool all = first(gate, moving.wanted, moved_some, &moving);
-  if (moving.moved >= moving.wanted || moving.link->lost) return all;
+  if (moving.moved >= moving.wanted || moving.link->thread.lost) return all;
   return second(gate, moving.wanted - moving.moved, moved_some, &moving) && all;
 }
 
@@ -138,8 +138,8 @@ void end_moving(Link& link) {
 }  // namespace
 
 void take_order(Link& link, const Order& order) {
-  if (link.order_count == kMaxOrders) return tell_moved(link, order.number, {}, true);
-  link.orders[link.order_count++] = order;
+  if (link.thread.order_count == kMaxOrders) return tell_moved(link, order.number, {}, true);
+  link.thread.orders[link.thread.order_count++] = order;
 }
 
 namespace {
@@ -154,23 +154,23 @@ void log_order(Link& link, const Order& order, uint64_t moved, uint64_t took) {
       "unmap=%llu submit=%llu copy=%llu place=%llu tell=%llu",
       order.out ? "out" : "in", static_cast<unsigned long long>(order.number),
       static_cast<unsigned long long>(order.bytes), static_cast<unsigned long long>(moved),
-      us(took), us(link.drained), us(times.hash), us(times.map), us(times.unmap), us(times.submit),
-      us(times.copy), us(times.place), us(times.tell));
+      us(took), us(link.thread.drained), us(times.hash), us(times.map), us(times.unmap),
+      us(times.submit), us(times.copy), us(times.place), us(times.tell));
 }
 
 }  // namespace
 
 void run_orders(Link& link) {
-  while (link.order_count > 0 && !link.lost) {
+  while (link.thread.order_count > 0 && !link.thread.lost) {
     Moving moving{&link};
-    add(moving, link.orders[0]);
-    drop_first(link.orders, link.order_count);
+    add(moving, link.thread.orders[0]);
+    drop_first(link.thread.orders, link.thread.order_count);
     const Order first = moving.orders[0];
     const bool out = first.out;
     const uint64_t begin = now_ns();
     const bool moves = begin_moving(link);
     const bool all = !moves || obey(moving);
-    if (moves && out && !gate::stopped_looking()) memory::memory_trim_pools(link.device);
+    if (moves && out && !gate::stopped_looking()) memory::memory_trim_pools(link.device.number);
     for (int i = 0; i < moving.count; ++i) {
       tell_moved(link, moving.orders[i].number, {}, true, !all && !out);
     }
@@ -192,11 +192,11 @@ uint64_t move_alone(Link& link, uint64_t bytes, bool out) {
 }  // namespace
 
 bool bring_all_back(Link& link, bool gives_way) {
-  if (link.absent.load() == 0) return true;
+  if (link.book.absent.load() == 0) return true;
   const uint64_t brought = move_alone(link, ~uint64_t{0}, false);
   // What the driver did not bring now it brings when it is touched. Looked at in this order: memory
   // that is promised as absent is in the first number before it is in the second.
-  const uint64_t absent = link.absent.load();
+  const uint64_t absent = link.book.absent.load();
   if (absent <= moving::managed::managed_absent(link.gate)) return true;
   // It cannot run with a part of its memory, and another could with the room.
   const uint64_t given_up = gives_way ? ~uint64_t{0} : brought;

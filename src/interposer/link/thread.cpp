@@ -48,16 +48,16 @@ bool map_page(Link& link, int fd) {
   if (lseek(fd, 0, SEEK_END) < static_cast<off_t>(wire::kPageSize)) return false;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
-  void* old = link.page_memory;
+  void* old = link.connection.page_memory;
   void* memory = mmap(old, wire::kPageSize, PROT_READ | PROT_WRITE,
                       MAP_SHARED | (old != nullptr ? MAP_FIXED : 0), fd, 0);
   if (memory == MAP_FAILED) return false;
   madvise(memory, wire::kPageSize, MADV_DONTFORK);
-  link.page_memory = memory;
+  link.connection.page_memory = memory;
   auto* page = static_cast<wire::Page*>(memory);
   if (page->magic != wire::kPageMagic) return false;
-  page->program.rounding = link.rounding.load();
-  link.page = page;
+  page->program.rounding = link.book.rounding.load();
+  link.connection.page = page;
   return true;
 }
 
@@ -66,18 +66,18 @@ wire::Hello hello_of(const Link& link) {
   hello.magic = wire::kMagic;
   hello.major = wire::kMajor;
   hello.minor = wire::kMinor;
-  memcpy(hello.gpu, &link.uuid, sizeof hello.gpu);
-  hello.gpu_memory = link.device_memory;
-  hello.allocated = link.allocated.load();
-  hello.pinned = link.pinned.load();
-  hello.resident = hello.allocated - link.absent.load();
-  hello.memory_limit = link.own_limit;
+  memcpy(hello.gpu, &link.device.uuid, sizeof hello.gpu);
+  hello.gpu_memory = link.device.memory;
+  hello.allocated = link.book.allocated.load();
+  hello.pinned = link.book.pinned.load();
+  hello.resident = hello.allocated - link.book.absent.load();
+  hello.memory_limit = link.device.own_limit;
   wire::put_text(hello.program, sizeof hello.program, program_invocation_short_name);
   return hello;
 }
 
 // The scheduler's answer to a hello; true when it is welcome.
-bool take_welcome(Link& link, int socket) {
+bool take_welcome(Link& link, int socket) REQUIRES(link.mutex) {
   alignas(8) char buffer[wire::kMaxMessage];
   int page = -1;
   const auto* welcome = wire::as<wire::Welcome>(first_answer(socket, buffer, &page));
@@ -85,10 +85,10 @@ bool take_welcome(Link& link, int socket) {
                     welcome->major == wire::kMajor && page >= 0 && map_page(link, page);
   if (page >= 0) close(page);
   if (!good) return false;
-  link.watch = welcome->watch;
-  link.when_lost = welcome->when_lost;
-  link.backend = welcome->backend;
-  link.minor = welcome->minor;
+  link.grant.watch = welcome->watch;
+  link.thread.when_lost = welcome->when_lost;
+  link.book.backend = welcome->backend;
+  link.told.minor = welcome->minor;
   log("connected as client %llu of %.*s", static_cast<unsigned long long>(welcome->client),
       static_cast<int>(sizeof welcome->tenant), welcome->tenant);
   return true;
@@ -107,8 +107,8 @@ void open_locked(Link& link, uint32_t state) {
 // stream is taken for busy. False while somebody is.
 bool out_of_the_open(Link& link) {
   if (!gate::nobody_inside(link.gate)) return false;
-  if (link.unnoted) gate::assume_all_busy(link.gate);
-  link.unnoted = false;
+  if (link.work.unnoted) gate::assume_all_busy(link.gate);
+  link.work.unnoted = false;
   return true;
 }
 
@@ -142,7 +142,8 @@ gate::Done drain(Link& link) {
   for (;;) {
     const uint64_t now = now_ns();
     if (out_of_the_open(link) && !gate::anything_in_flight(link.gate, 0, now, &done)) break;
-    if (stuck.seems(done.since, now) && link.waiting.load() > 0 && link.absent.load() == 0) {
+    if (stuck.seems(done.since, now) && link.waiters.count.load() > 0 &&
+        link.book.absent.load() == 0) {
       open_locked(link, gate::kMetered);
       sleep_ns(kLetThrough);
       gate::close_gate(link.gate);
@@ -152,7 +153,7 @@ gate::Done drain(Link& link) {
     if (now - served_at < kLook) continue;
     served_at = now;
     // Without a scheduler there is nobody to wait for.
-    if (connected && link.socket >= 0 && !pump(link)) break;
+    if (connected && link.connection.socket >= 0 && !read_messages(link)) break;
     Lock lock(link.mutex);
     publish(link, now);
   }
@@ -173,7 +174,7 @@ void stop(Link& link) {
   const uint64_t begin = now_ns();
   gate::close_gate(link.gate);
   const gate::Done done = drain(link);
-  link.drained = now_ns() - begin;
+  link.thread.drained = now_ns() - begin;
   Lock lock(link.mutex);
   if (gate::stopped_looking()) {  // so nobody can tell whether it has run out
     link.phase = Phase::Holding;
@@ -188,19 +189,19 @@ void stop(Link& link) {
 
 void give_grant_back(Link& link, const gate::Done& done) {
   const uint64_t now = now_ns();
-  link.meter.idle(seen(done, now), done.elapsed);
-  link.busy = false;
-  link.origin.interval = 0;
+  link.grant.meter.idle(seen(done, now), done.elapsed);
+  link.work.busy = false;
+  link.work.origin.interval = 0;
   publish(link, now);
   auto message = wire::make<wire::Released>();
-  message.grant = link.grant;
-  message.used = link.meter.used(now);
-  message.more_work = link.waiting.load() > 0 && link.gate.state.load() != gate::kEnded;
-  if (message.more_work != 0) link.grace.asked(now);
-  const uint64_t gaps = link.meter.gaps() / 1000;
+  message.grant = link.grant.number;
+  message.used = link.grant.meter.used(now);
+  message.more_work = link.waiters.count.load() > 0 && link.gate.state.load() != gate::kEnded;
+  if (message.more_work != 0) link.grant.grace.asked(now);
+  const uint64_t gaps = link.grant.meter.gaps() / 1000;
   message.gaps = gaps < UINT32_MAX ? static_cast<uint32_t>(gaps) : UINT32_MAX;
-  link.total_used += message.used;
-  link.meter.begin(now);
+  link.grant.total_used += message.used;
+  link.grant.meter.begin(now);
   link.phase = message.more_work != 0 ? Phase::Asked : Phase::Idle;
   tell(link, message.header);
 }
@@ -211,20 +212,21 @@ namespace {
 
 void take(Link& link, const wire::Grant& message) {
   Lock lock(link.mutex);
-  if (message.grant <= link.grant) return;  // taken already, by whoever waited for it
+  if (message.grant <= link.grant.number) return;  // taken already, by whoever waited for it
   if (link.phase == Phase::Asked)
-    return begin_grant(link, message.grant, message.budget, link.watch);
+    return begin_grant(link, message.grant, message.budget, link.grant.watch);
   give_unused_back(link, message.grant, false);  // not asked for
 }
 
 void take(Link& link, const wire::Mode& message) {
+  bool free;
   {
     Lock lock(link.mutex);
-    link.watch = message.watch;
+    link.grant.watch = message.watch;
     if (link.phase != Phase::Holding) return;
+    free = message.watch == wire::Watch::Free && link.grant.budget == 0;
   }
-  const bool free = message.watch == wire::Watch::Free && link.budget == 0;
-  if (free == link.running_free) return;
+  if (free == link.work.free) return;
   if (!free) {
     // Whoever passed freely is waited for, or what he submits would be in nobody's books.
     gate::close_gate(link.gate);
@@ -233,14 +235,14 @@ void take(Link& link, const wire::Mode& message) {
       sleep_ns(20 * kMicrosecond);
     }
     // Who is still inside is waited for when the gate closes next; what is there now is noted.
-    if (link.unnoted) gate::assume_all_busy(link.gate);
+    if (link.work.unnoted) gate::assume_all_busy(link.gate);
   }
   {
     Lock lock(link.mutex);
-    link.running_free = free;
-    link.passes_changed_at = now_ns();
-    link.meter.submitted(now_ns());
-    link.busy = true;
+    link.work.free = free;
+    link.work.passes_changed_at = now_ns();
+    link.grant.meter.submitted(now_ns());
+    link.work.busy = true;
   }
   open_locked(link, free ? gate::kFree : gate::kMetered);
 }
@@ -248,7 +250,7 @@ void take(Link& link, const wire::Mode& message) {
 void take(Link& link, const wire::Arena& message, int* descriptor) {
   {
     Lock lock(link.mutex);
-    link.arena += message.bytes;
+    link.told.arena += message.bytes;
   }
   if (*descriptor < 0) {
     warn_once(
@@ -261,11 +263,11 @@ void take(Link& link, const wire::Arena& message, int* descriptor) {
 }
 
 void take(Link& link, const wire::ArenaShared& message, int* descriptor) {
-  const moving::swap::SwapSharedSegment segment{link.connection.load(), message.segment,
+  const moving::swap::SwapSharedSegment segment{link.connection.number.load(), message.segment,
                                                 message.bytes, message.owned, message.there};
   {
     Lock lock(link.mutex);
-    link.arena += moving::swap::swap_slab_bytes(message.bytes, message.owned);
+    link.told.arena += moving::swap::swap_slab_bytes(message.bytes, message.owned);
   }
   moving::swap::swap_add_shared(link.gate, *descriptor, segment, arena_untaken, arena_missing,
                                 arena_slabs);
@@ -273,10 +275,10 @@ void take(Link& link, const wire::ArenaShared& message, int* descriptor) {
 }
 
 void take(Link& link, const wire::ArenaYours& message) {
-  const uint64_t bytes = moving::swap::swap_slabs_given(link.gate, link.connection.load(),
+  const uint64_t bytes = moving::swap::swap_slabs_given(link.gate, link.connection.number.load(),
                                                         message.segment, message.slabs);
   Lock lock(link.mutex);
-  link.arena += bytes;
+  link.told.arena += bytes;
 }
 
 void answer(Link& link, uint64_t number, Request::Answer what) {
@@ -286,7 +288,7 @@ void answer(Link& link, uint64_t number, Request::Answer what) {
     // What cannot move is there when it is given: the thread waits on, and holds nothing meanwhile.
     if (what == Request::kAbsent && !request.movable) continue;
     // Counted before anybody can act on it.
-    if (what == Request::kAbsent) link.absent.fetch_add(request.bytes);
+    if (what == Request::kAbsent) link.book.absent.fetch_add(request.bytes);
     request.answer = what;
     futex_wake(request.answer, kEveryone);
   }
@@ -298,8 +300,8 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
     take(link, *grant);
   } else if (const auto* drop = wire::as<wire::Drop>(header)) {
     Lock lock(link.mutex);
-    link.drop = drop->grant;
-    if (link.phase == Phase::Holding && drop->grant == link.grant) link.dropped = true;
+    link.grant.drop = drop->grant;
+    if (link.phase == Phase::Holding && drop->grant == link.grant.number) link.grant.dropped = true;
   } else if (const auto* mode = wire::as<wire::Mode>(header)) {
     take(link, *mode);
   } else if (const auto* given = wire::as<wire::MemoryAvailable>(header)) {
@@ -307,8 +309,11 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
   } else if (const auto* wait = wire::as<wire::MemoryWait>(header)) {
     // Nothing may run while some of what the program has is not there, so the gate closes before
     // the program is told where it is.
-    if (link.phase == Phase::Holding) stop(link);
-    answer(link, wait->request, Request::kAbsent);
+    if (link.phase == Phase::Holding) {
+      link.thread.close_for = wait->request;
+    } else {
+      answer(link, wait->request, Request::kAbsent);
+    }
   } else if (const auto* out = wire::as<wire::SwapOut>(header)) {
     take_order(link, {out->order, out->bytes, true});
   } else if (const auto* in = wire::as<wire::SwapIn>(header)) {
@@ -320,7 +325,8 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
   } else if (const auto* yours = wire::as<wire::ArenaYours>(header)) {
     take(link, *yours);
   } else if (const auto* close = wire::as<wire::ArenaClose>(header)) {
-    moving::swap::swap_slabs_close(link.gate, link.connection.load(), close->segment, close->slabs);
+    moving::swap::swap_slabs_close(link.gate, link.connection.number.load(), close->segment,
+                                   close->slabs);
   } else if (const auto* need = wire::as<wire::ArenaNeed>(header)) {
     moving::swap::swap_arena_need(link.gate, need->bytes, arena_returned);
   } else if (const auto* wanted = wire::as<wire::IpcWanted>(header)) {
@@ -333,16 +339,17 @@ void take_any(Link& link, const wire::Header* header, int* descriptor) {
 
 }  // namespace
 
-bool pump(Link& link) {
+bool read_messages(Link& link) {
   alignas(8) char buffer[wire::kMaxMessage];
-  for (;;) {
+  while (link.thread.close_for == 0) {
     int descriptor = -1;
-    const int length = wire::receive(link.socket, buffer, false, &descriptor);
+    const int length = wire::receive(link.connection.socket, buffer, false, &descriptor);
     if (length == -EAGAIN) return true;
     if (length <= 0) return false;
     take_any(link, wire::look_at(buffer, static_cast<size_t>(length)), &descriptor);
     if (descriptor >= 0) close(descriptor);
   }
+  return true;
 }
 
 namespace {
@@ -352,15 +359,15 @@ namespace {
 // Running free: whether calls still pass. When none do, streams are looked at.
 bool moves_freely(Link& link, uint64_t now) {
   const uint64_t passes = gate::all_passes();
-  if (passes != link.passes_seen) {
-    link.passes_seen = passes;
-    link.passes_changed_at = now;
-    link.looking = false;
+  if (passes != link.thread.passes_seen) {
+    link.thread.passes_seen = passes;
+    link.work.passes_changed_at = now;
+    link.thread.looking = false;
     return true;
   }
-  if (now - link.passes_changed_at < kFreeLook) return true;
-  if (!link.looking) gate::assume_all_busy(link.gate);
-  link.looking = true;
+  if (now - link.work.passes_changed_at < kFreeLook) return true;
+  if (!link.thread.looking) gate::assume_all_busy(link.gate);
+  link.thread.looking = true;
   return false;
 }
 
@@ -369,24 +376,24 @@ bool look(Link& link) {
   const uint64_t now = now_ns();
   bool in_flight = true;
   gate::Done done;
-  if (!link.running_free || !moves_freely(link, now)) {
+  if (!link.work.free || !moves_freely(link, now)) {
     in_flight = !gate::nobody_inside(link.gate) ||
                 gate::anything_in_flight(link.gate, kTailSpacing, now, &done);
   }
   Lock lock(link.mutex);
-  if (!in_flight && link.busy) stop_meter(link, seen(done, now), done.elapsed, kTailSpacing);
+  if (!in_flight && link.work.busy) stop_meter(link, seen(done, now), done.elapsed, kTailSpacing);
   publish(link, now);
-  link.ahead = gate::Ahead::of(link.budget, link.meter.used(now));
-  if (link.dropped) return true;
-  if (link.budget != 0 && link.meter.used(now) >= link.budget) return true;
-  if (link.busy) return false;
+  link.work.ahead = gate::Ahead::of(link.grant.budget, link.grant.meter.used(now));
+  if (link.grant.dropped) return true;
+  if (link.grant.budget != 0 && link.grant.meter.used(now) >= link.grant.budget) return true;
+  if (link.work.busy) return false;
   // Somebody may have noted a moment after `now`.
-  const uint64_t since = link.meter.idle_since();
-  const uint64_t used = link.meter.used(now);
+  const uint64_t since = link.grant.meter.idle_since();
+  const uint64_t used = link.grant.meter.used(now);
   // Who was just granted needs a moment to wake up.
   if (used == 0) return now >= since + kFirstGrace;
-  if (now < since + link.grace.lasts(used, link.meter.gaps())) return false;
-  link.grace.over(since);
+  if (now < since + link.grant.grace.lasts(used, link.grant.meter.gaps())) return false;
+  link.grant.grace.over(since);
   return true;
 }
 
@@ -394,34 +401,44 @@ bool look(Link& link) {
 int64_t patience_of(Link& link) {
   Lock lock(link.mutex);
   if (link.phase != Phase::Holding) return kSecond;
-  if (link.running_free) return kFreeLook;
-  if (link.budget == 0) return kLook;
-  const uint64_t used = link.meter.used(now_ns());
-  const uint64_t left = used < link.budget ? link.budget - used : 0;
+  if (link.work.free) return kFreeLook;
+  if (link.grant.budget == 0) return kLook;
+  const uint64_t used = link.grant.meter.used(now_ns());
+  const uint64_t left = used < link.grant.budget ? link.grant.budget - used : 0;
   return static_cast<int64_t>(left < kLook ? left : kLook);
 }
 
 // A scheduler that is stopped, or stuck, answers nobody, and keeps the socket open.
 bool is_hung(Link& link) {
-  const wire::Page* page = link.page.load();
+  const wire::Page* page = link.connection.page.load();
   const uint64_t alive = page != nullptr ? page->scheduler.alive.load() : 0;
   const uint64_t now = now_ns();
-  if (alive == link.alive && alive != 0) return now - link.alive_at > kHung;
-  link.alive = alive;
-  link.alive_at = now;
+  if (alive == link.thread.alive && alive != 0) return now - link.thread.alive_at > kHung;
+  link.thread.alive = alive;
+  link.thread.alive_at = now;
   return false;
+}
+
+// What a message asked for that reading it must not do.
+void close_for_request(Link& link) {
+  const uint64_t request = link.thread.close_for;
+  if (request == 0) return;
+  link.thread.close_for = 0;
+  stop(link);
+  answer(link, request, Request::kAbsent);
 }
 
 void serve_connection(Link& link) {
   for (;;) {
     const int64_t patience = patience_of(link);
-    pollfd poll{link.socket, POLLIN, 0};
+    pollfd poll{link.connection.socket, POLLIN, 0};
     const timespec time{patience / static_cast<int64_t>(kSecond),
                         patience % static_cast<int64_t>(kSecond)};
     ppoll(&poll, 1, &time, nullptr);
-    if (poll.revents != 0 && !pump(link)) return;
+    if (poll.revents != 0 && !read_messages(link)) return;
+    close_for_request(link);
     run_orders(link);
-    if (link.lost || is_hung(link)) return;
+    if (link.thread.lost || is_hung(link)) return;
     if (link.phase == Phase::Holding && !gate::stopped_looking() && look(link)) stop(link);
   }
 }
@@ -431,54 +448,55 @@ void serve_connection(Link& link) {
 void lose(Link& link) {
   Lock lock(link.mutex);
   log("the scheduler is gone");
-  close(link.socket);
-  link.socket = -1;
-  link.page = nullptr;
-  link.lost_at = now_ns();
+  close(link.connection.socket);
+  link.connection.socket = -1;
+  link.connection.page = nullptr;
+  link.connection.lost_at = now_ns();
   link.phase = Phase::Unmanaged;
-  link.busy = false;
+  link.work.busy = false;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kWaits) continue;
     request.answer = Request::kGiven;
     futex_wake(request.answer, kEveryone);
   }
-  link.lost = false;
-  link.order_count = 0;
+  link.thread.lost = false;
+  link.thread.order_count = 0;
   open_gate(link, gate::kClosed);
 }
 
 // Alone the program runs on when it was told to, as soon as all it has is on the GPU.
 void run_alone(Link& link) {
   if (link.phase != Phase::Unmanaged || link.gate.state.load() != gate::kClosed) return;
-  if (link.when_lost != wire::WhenLost::Run || now_ns() < link.alone_at) return;
-  if (link.absent.load() > 0) {  // something may move, and nothing that is in use does
+  if (link.thread.when_lost != wire::WhenLost::Run || now_ns() < link.thread.alone_at) return;
+  if (link.book.absent.load() > 0) {  // something may move, and nothing that is in use does
     gate::close_gate(link.gate);
     drain(link);
   }
   // Two of which neither had all when the scheduler went wait for each other's room until one gives
   // all of it: who, is a toss of a coin. Not before the next scheduler has had time to come.
   const bool tossed = ((now_ns() >> 10 ^ static_cast<uint64_t>(getpid())) & 1) != 0;
-  if (!bring_all_back(link, tossed && link.alone_wait >= kGivesWayFrom)) {
+  if (!bring_all_back(link, tossed && link.thread.alone_wait >= kGivesWayFrom)) {
     // Not all at the same time, and not too often: moving takes from those who run.
-    const uint64_t wait =
-        link.alone_wait < kMostPatientLook ? link.alone_wait + kSecond : kMostPatientLook;
-    link.alone_wait = wait;
-    link.alone_at = now_ns() + wait / 2 + now_ns() % (wait / 2);
+    const uint64_t wait = link.thread.alone_wait < kMostPatientLook
+                              ? link.thread.alone_wait + kSecond
+                              : kMostPatientLook;
+    link.thread.alone_wait = wait;
+    link.thread.alone_at = now_ns() + wait / 2 + now_ns() % (wait / 2);
     return;
   }
-  link.alone_wait = 0;
+  link.thread.alone_wait = 0;
   Lock lock(link.mutex);
-  link.running_free = true;
+  link.work.free = true;
   open_gate(link, gate::kFree);
 }
 
 // Host memory of the scheduler before this one is still there, and all of it is kept until this one
-// says how much is enough. With the link's mutex held.
-void tell_of_arena(Link& link) {
-  if (link.arena == 0) return;
+// says how much is enough.
+void tell_of_arena(Link& link) REQUIRES(link.mutex) {
+  if (link.told.arena == 0) return;
   moving::swap::swap_arena_need(link.gate, ~uint64_t{0}, nullptr);
   auto message = wire::make<wire::ArenaKept>();
-  message.bytes = link.arena;
+  message.bytes = link.told.arena;
   tell(link, message.header);
 }
 
@@ -493,20 +511,20 @@ bool come_back(Link& link, int socket) {
   Lock lock(link.mutex);
   auto hello = hello_of(link);
   if (wire::send(socket, &hello.header, true) == 0 && take_welcome(link, socket)) {
-    link.socket = socket;
-    ++link.connection;
+    link.connection.socket = socket;
+    ++link.connection.number;
     link.phase = Phase::Idle;
-    link.grant = link.drop = 0;
-    link.turned_pinned = false;
-    link.meter.begin(now_ns());
-    link.total_used = 0;
-    link.alone_at = link.alone_wait = 0;
+    link.grant.number = link.grant.drop = 0;
+    link.told.turned_pinned = false;
+    link.grant.meter.begin(now_ns());
+    link.grant.total_used = 0;
+    link.thread.alone_at = link.thread.alone_wait = 0;
     tell_of_arena(link);
     ipc_announce_again(link);
     open_gate(link, gate::kClosed);
     return true;
   }
-  link.running_free = before == gate::kFree;
+  link.work.free = before == gate::kFree;
   open_gate(link, before);
   return false;
 }
@@ -516,17 +534,18 @@ bool come_back(Link& link, int socket) {
 bool connect_link(Link& link) {
   const int socket = connect_to_scheduler();
   if (socket < 0) {
-    link.look_again = kLookForScheduler;
+    link.thread.look_again = kLookForScheduler;
     return false;
   }
   if (come_back(link, socket)) {
-    link.look_again = kLookForScheduler;
+    link.thread.look_again = kLookForScheduler;
     return true;
   }
   close(socket);
   // Saying hello costs the program a moment: not too often when nobody answers.
-  link.look_again =
-      link.look_again < kMostPatientLook ? 2 * link.look_again + kSecond : kMostPatientLook;
+  link.thread.look_again = link.thread.look_again < kMostPatientLook
+                               ? 2 * link.thread.look_again + kSecond
+                               : kMostPatientLook;
   return false;
 }
 
@@ -536,12 +555,12 @@ void* serve_link(void* argument) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode);
   for (;;) {
-    if (link.socket >= 0) {
+    if (link.connection.socket >= 0) {
       serve_connection(link);
       lose(link);
     }
     run_alone(link);
-    sleep_ns(link.look_again != 0 ? link.look_again : kLookForScheduler);
+    sleep_ns(link.thread.look_again != 0 ? link.thread.look_again : kLookForScheduler);
     connect_link(link);
   }
 }

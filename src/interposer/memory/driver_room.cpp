@@ -14,7 +14,7 @@ constexpr uint64_t kTimes = 4;
 constexpr unsigned kMostTries = 3;
 
 uint64_t first_step(const gate::Gate& gate) {
-  const uint64_t part = gate.link->device_memory / kLeastPart;
+  const uint64_t part = gate.link->device.memory / kLeastPart;
   return part < kFirst ? part : kFirst;
 }
 

@@ -72,7 +72,7 @@ class DriverRoomTest : public ::testing::Test {
   void SetUp() override {
     world = &world_;
     world_.link.gate.link = &world_.link;
-    world_.link.device_memory = uint64_t{80} << 30;
+    world_.link.device.memory = uint64_t{80} << 30;
     gate::g_captures = 0;
     gate::t_slot = nullptr;
   }
@@ -113,7 +113,7 @@ TEST_F(DriverRoomTest, ALittleAndThenMore) {
 }
 
 TEST_F(DriverRoomTest, OfASmallCardAPart) {
-  world_.link.device_memory = 256 * kMiB;
+  world_.link.device.memory = 256 * kMiB;
   EXPECT_EQ(call(5 * kMiB), CUDA_SUCCESS);
   EXPECT_EQ(world_.asked, (std::vector<uint64_t>{4 * kMiB, 12 * kMiB}));
 }
