@@ -130,8 +130,6 @@ class MemoryAccount {
   // What that can take on the GPU: what moves takes up to as much again, in whole pages.
   Bytes credit_in_pages() const { return movable_credit_.left * 2 + pinned_credit_.left; }
   Bytes credit_left() const { return movable_credit_.left + pinned_credit_.left; }
-  // Bytes that count against limits: allocated, and all that the credit still allows.
-  Bytes promised() const { return allocated_ + credit_left(); }
   // `said`: the credit that is left, by the client's word. The client cannot have freed more than
   // it had. Answers the bytes allocated since the last look, for which the caller calls grow().
   // Below 0 the client has freed memory, and the account has followed.

@@ -131,11 +131,11 @@ TEST(MemoryAccount, CreditAndWhatItIsSpentOnAreOneSum) {
   MemoryAccount account;
   account.grow(mib(10), {}, true, true);
   account.credit(true) = {true, mib(64)};
-  EXPECT_EQ(account.promised(), mib(74));
+  EXPECT_EQ(account.allocated() + account.credit_left(), mib(74));
   const Bytes taken = account.look_at_credit(true, mib(60));
   EXPECT_EQ(taken, mib(4));
   account.grow(taken, {}, true, true);
-  EXPECT_EQ(account.promised(), mib(74));
+  EXPECT_EQ(account.allocated() + account.credit_left(), mib(74));
   EXPECT_EQ(account.look_at_credit(true, mib(74)), Bytes{} - mib(14));
   EXPECT_EQ(account.allocated(), Bytes{});
   EXPECT_EQ(account.look_at_credit(true, gib(10)), Bytes{}) << "nobody frees more than it has";

@@ -229,7 +229,7 @@ class Play {
     hello.allocated = bytes_.number() * kUnit;
     hello.resident = std::min(bytes_.number() * kUnit, hello.allocated);
     hello.pinned = std::min(bytes_.number() * kUnit, hello.resident);
-    (void)bytes_.number();  // so that what was found before still means the same
+    hello.memory_limit = bytes_.number() * kUnit;
     auto page = std::make_unique<wire::Page>();
     const auto welcome = broker_->hello(hello, {1, 0}, *tenant, *page, now_);
     if (welcome) clients_[ClientId{welcome->client}] = std::move(page);
@@ -413,9 +413,8 @@ class Play {
 
   // What is lent is within all limits, used or not.
   void check_credit(const ClientRecord& client) const {
-    const auto& limits = broker_->tenants().at(client.tenant).limits;
-    const Bytes all = client.memory.promised();
-    must(!limits.memory || all <= *limits.memory, "within the tenant's limit");
+    const Bytes left = broker_->core().memory_room(client.id)->limit;
+    must(client.memory.credit_left() <= left, "within the tenant's limit and its own");
     Bytes on_gpu{};
     for (const ClientId id : broker_->gpus().at(client.gpu).clients) {
       const ClientRecord& one = broker_->clients().at(id);

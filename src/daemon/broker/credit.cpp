@@ -101,12 +101,16 @@ void Credit::revoke_all(GpuId gpu, Time now) {
 }
 
 void Credit::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
-  const Bytes within = core_.memory_room(client.id)->limit - client.memory.credit_left();
-  if (bytes > within) revoke(client, now);
+  if (bytes > room_within_limits(client)) revoke(client, now);
   if (bytes > room_to_lend(client)) revoke_all(client.gpu, now);
 }
 
 // --- handing it out ----------------------------------------------------------------------------
+
+// Nobody else of its tenant has credit.
+Bytes Credit::room_within_limits(const ClientRecord& client) const {
+  return core_.memory_room(client.id)->limit - client.memory.credit_left();
+}
 
 // On the client's GPU, beside what is lent there. Below 0 when the GPU is nearly full.
 Bytes Credit::room_to_lend(const ClientRecord& client) const {
@@ -142,7 +146,7 @@ void Credit::lend(ClientRecord& client, bool movable) {
   }
   if ((credit.given && credit.left >= half) || !may_have_credit(client)) return;
   const Bytes on_gpu = room_to_lend(client);
-  const Bytes within = core_.memory_room(client.id)->limit - client.memory.credit_left();
+  const Bytes within = room_within_limits(client);
   if (std::min(on_gpu, within) < Bytes{}) return;
   // An allocation takes less than twice what it asks for (MemoryAccount::credit_in_pages).
   const Bytes room = std::min(movable ? Bytes{on_gpu.count / 2} : on_gpu, within);

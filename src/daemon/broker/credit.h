@@ -32,6 +32,7 @@ class Credit : private Owner {
   void settle_rounding(ClientRecord& client, Time now);
   void note_credit(ClientRecord& client, bool movable, std::uint64_t left, Time now);
   void book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now);
+  Bytes room_within_limits(const ClientRecord& client) const;
   Bytes room_to_lend(const ClientRecord& client) const;
   bool may_have_credit(const ClientRecord& client) const;
 

@@ -361,7 +361,7 @@ TEST(Shortage, TheLimitOfAProcessIsNamed) {
   EXPECT_STREQ(t.outbox.shortages[tenant][0].reason,
                "5GiB asked for, and 1GiB left under NVSHARE_GPU_MEMORY_LIMIT");
   EXPECT_EQ(t.ask_movable(client, gib(1) - mib(1)), TestBroker::Told::Available);
-  EXPECT_LE(t.broker.clients().at(client).memory.promised(), gib(1)) << "no credit above it";
+  EXPECT_LE(t.broker.clients().at(client).memory.credit_left(), mib(1)) << "no credit above it";
   EXPECT_EQ(t.broker.clients().at(client).refusals.count, 1u);
 }
 
