@@ -52,10 +52,10 @@ double gib_per_second(std::uint64_t bytes, double took) {
 namespace {
 
 struct Sums {
-  moving::swap::SwapMoved all;
+  moving::Moved all;
 };
-bool add_up(void* argument, moving::swap::SwapMoved& moved) {
-  moving::swap::SwapMoved& all = static_cast<Sums*>(argument)->all;
+bool add_up(void* argument, moving::Moved& moved) {
+  moving::Moved& all = static_cast<Sums*>(argument)->all;
   all.out += moved.out;
   all.in += moved.in;
   all.copied += moved.copied;

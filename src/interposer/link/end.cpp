@@ -57,7 +57,7 @@ void give_grant_back_now(Link& link) {
 void* leave(void* argument) {
   Link& link = *static_cast<Link*>(argument);
   if (!empty_gate(link)) return nullptr;
-  const moving::swap::SwapFreed freed = moving::swap::swap_leave(link.gate, may_begin, &link);
+  const moving::Freed freed = moving::swap::swap_leave(link.gate, may_begin, &link);
   if (freed.ours) {
     memory_freed(link.gate, {freed.bytes, freed.resident, 0});
     give_grant_back_now(link);

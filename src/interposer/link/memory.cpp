@@ -31,7 +31,7 @@ void drop_first(Order* orders, int& count) {
   for (int i = 0; i < count; ++i) orders[i] = orders[i + 1];
 }
 
-void tell_moved(Link& link, uint64_t order, const moving::swap::SwapMoved& moved, bool done,
+void tell_moved(Link& link, uint64_t order, const moving::Moved& moved, bool done,
                 bool no_room = false) {
   Lock lock(link.mutex);
   link.book.absent.fetch_add(moved.out - moved.in);
@@ -48,10 +48,10 @@ void tell_moved(Link& link, uint64_t order, const moving::swap::SwapMoved& moved
 }
 
 // What has come in goes to the orders as they came.
-void tell_in(Moving& moving, moving::swap::SwapMoved moved) {
+void tell_in(Moving& moving, moving::Moved moved) {
   while (moved.in > 0 && moving.count > 0) {
     Order& order = moving.orders[0];
-    moving::swap::SwapMoved part = moved;
+    moving::Moved part = moved;
     part.in = moved.in < order.bytes ? moved.in : order.bytes;
     part.copied = moved.copied < part.in ? moved.copied : part.in;
     moved = {0, moved.in - part.in, moved.copied - part.copied, 0};
@@ -81,7 +81,7 @@ void wait_for_message(const Link& link, uint64_t nanoseconds) {
 }
 
 // Others wait for the room, and the program's threads for answers of the scheduler.
-bool moved_some(void* argument, moving::swap::SwapMoved& moved) {
+bool moved_some(void* argument, moving::Moved& moved) {
   Moving& moving = *static_cast<Moving*>(argument);
   Link& link = *moving.link;
   moving.moved += moved.out + moved.in;
@@ -97,7 +97,7 @@ bool moved_some(void* argument, moving::swap::SwapMoved& moved) {
   return !link.thread.lost;
 }
 
-using Move = bool (*)(gate::Gate&, uint64_t, moving::swap::SwapProgress, void*);
+using Move = bool (*)(gate::Gate&, uint64_t, moving::Progress, void*);
 
 // There may be memory of both kinds: what the first has not moved is left to the second. Whether
 // that was all of it.

@@ -27,7 +27,7 @@ void memory_context_gone(CUcontext context, uint64_t before) {
     g_books.attachments.remove(number_of(context), kPlainTag);
   }
   uncount_context(context, before);
-  for (moving::swap::SwapFreed freed; (freed = movable_context_gone(context)).ours;) {
+  for (moving::Freed freed; (freed = movable_context_gone(context)).ours;) {
     tell_freed(freed);
   }
   imports_context_gone(context);

@@ -133,7 +133,7 @@ class Charge {
 };
 
 // What of memory that can move has been freed is told to the scheduler.
-inline void tell_freed(const moving::swap::SwapFreed& freed) {
+inline void tell_freed(const moving::Freed& freed) {
   if (freed.bytes == 0) return;
   link::memory_rounding(*freed.gate, moving::swap::swap_rounding(*freed.gate, 0));
   link::memory_freed(*freed.gate, {freed.bytes, freed.resident, freed.pinned});

@@ -352,8 +352,8 @@ bool import_close(CUdeviceptr address, CUresult* result) {
   return true;
 }
 
-moving::swap::SwapRange import_range_of(CUdeviceptr address) {
-  moving::swap::SwapRange range;
+moving::Range import_range_of(CUdeviceptr address) {
+  moving::Range range;
   if (g_import_count.load(std::memory_order_relaxed) == 0) return range;
   const Lock lock(g_imports.mutex);
   const Import* found = find_address(address);

@@ -15,7 +15,7 @@ CUresult import_open(const IpcHandle& handle, CUdeviceptr* address);
 bool import_close(CUdeviceptr address, CUresult* result);
 
 // What an address lies in, as the driver answers for memory that it opened itself.
-moving::swap::SwapRange import_range_of(CUdeviceptr address);
+moving::Range import_range_of(CUdeviceptr address);
 
 // The driver has ended a context, and what was opened in it is closed.
 void imports_context_gone(CUcontext context);

@@ -65,8 +65,7 @@ namespace nvshare::interposer::own {
 using namespace memory;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  const moving::swap::SwapRange range =
-      handle != nullptr ? movable_range_of(address) : moving::swap::SwapRange{};
+  const moving::Range range = handle != nullptr ? movable_range_of(address) : moving::Range{};
   if (!range.ours || !range.plain) return real<FunctionId::cuIpcGetMemHandle>(handle, address);
   CUdevice current = -1;
   const CUresult result = real<FunctionId::cuCtxGetDevice>(&current);

@@ -61,7 +61,7 @@ Home home_if(bool sound) {
 
 template <FunctionId kFunction, typename Address>
 CUresult release(Address address) {
-  if (const moving::swap::SwapFreed freed = movable_free(address); freed.ours) {
+  if (const moving::Freed freed = movable_free(address); freed.ours) {
     tell_freed(freed);
     return freed.result;
   }

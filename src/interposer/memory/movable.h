@@ -48,18 +48,18 @@ CUresult movable_allocate(const Home& home, uint64_t bytes, CUdeviceptr* address
 CUresult movable_allocate_managed(const Home& home, uint64_t bytes, unsigned flags,
                                   CUdeviceptr* address);
 
-inline moving::swap::SwapFreed movable_free(CUdeviceptr address) {
-  const moving::swap::SwapFreed freed = moving::swap::swap_free(address);
+inline moving::Freed movable_free(CUdeviceptr address) {
+  const moving::Freed freed = moving::swap::swap_free(address);
   return freed.ours ? freed : moving::managed::managed_free(address);
 }
 
-inline moving::swap::SwapRange movable_range_of(CUdeviceptr address) {
-  const moving::swap::SwapRange range = moving::swap::swap_range_of(address);
+inline moving::Range movable_range_of(CUdeviceptr address) {
+  const moving::Range range = moving::swap::swap_range_of(address);
   return range.ours ? range : moving::managed::managed_range_of(address);
 }
 
-inline moving::swap::SwapFreed movable_context_gone(CUcontext context) {
-  const moving::swap::SwapFreed freed = moving::swap::swap_context_gone(context);
+inline moving::Freed movable_context_gone(CUcontext context) {
+  const moving::Freed freed = moving::swap::swap_context_gone(context);
   return freed.ours ? freed : moving::managed::managed_context_gone(context);
 }
 

@@ -17,14 +17,14 @@ CUresult put(void* data, Value value) {
 }
 
 // Of memory that is plain for the program, its own or another process's, and that is not.
-moving::swap::SwapRange disguised_range_of(CUdeviceptr address) {
-  const moving::swap::SwapRange range = movable_range_of(address);
+moving::Range disguised_range_of(CUdeviceptr address) {
+  const moving::Range range = movable_range_of(address);
   if (!range.ours) return import_range_of(address);
-  return range.plain ? range : moving::swap::SwapRange{};
+  return range.plain ? range : moving::Range{};
 }
 
-CUresult tell(const moving::swap::SwapRange& range, CUpointer_attribute attribute,
-              CUdeviceptr address, void* data) {
+CUresult tell(const moving::Range& range, CUpointer_attribute attribute, CUdeviceptr address,
+              void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return put(data, range.context);
@@ -80,7 +80,7 @@ CUresult ask_driver(CUdeviceptr address, Arguments... arguments) {
 
 template <FunctionId kFunction, typename Address, typename Size>
 CUresult get_range(Address* base, Size* size, Address address) {
-  const moving::swap::SwapRange range = disguised_range_of(address);
+  const moving::Range range = disguised_range_of(address);
   if (!range.ours) return ask_driver<kFunction>(address, base, size, address);
   if (base != nullptr) *base = static_cast<Address>(range.base);
   if (size != nullptr) *size = static_cast<Size>(range.bytes);
@@ -103,8 +103,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  const moving::swap::SwapRange range =
-      data != nullptr ? disguised_range_of(address) : moving::swap::SwapRange{};
+  const moving::Range range = data != nullptr ? disguised_range_of(address) : moving::Range{};
   if (!range.ours) {
     return ask_driver<FunctionId::cuPointerGetAttribute>(address, data, attribute, address);
   }
@@ -114,8 +113,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned num_attributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr address) {
   const bool sound = num_attributes != 0 && attributes != nullptr && data != nullptr;
-  const moving::swap::SwapRange range =
-      sound ? disguised_range_of(address) : moving::swap::SwapRange{};
+  const moving::Range range = sound ? disguised_range_of(address) : moving::Range{};
   if (!range.ours) {
     return ask_driver<FunctionId::cuPointerGetAttributes>(address, num_attributes, attributes, data,
                                                           address);

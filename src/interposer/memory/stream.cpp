@@ -67,7 +67,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream, bool per_thread) {
     const CUresult waited = per_thread ? real<FunctionId::cuStreamSynchronize_ptsz>(stream)
                                        : real<FunctionId::cuStreamSynchronize>(stream);
     if (waited != CUDA_SUCCESS) return waited;
-    if (const moving::swap::SwapFreed freed = movable_free(address); freed.ours) {
+    if (const moving::Freed freed = movable_free(address); freed.ours) {
       tell_freed(freed);
       return freed.result;
     }

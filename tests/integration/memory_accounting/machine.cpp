@@ -89,7 +89,7 @@ gate::Passage::Passage(gate::Gate& gate) {
   if (!account_of(gate).brings_in) return;
   moving::swap::swap_in(
       gate, ~uint64_t{0},
-      [](void* its, moving::swap::SwapMoved& moved) {
+      [](void* its, moving::Moved& moved) {
         account_of(*static_cast<gate::Gate*>(its)).absent += moved.out - moved.in;
         return true;
       },

@@ -46,7 +46,7 @@ class VirtualMoves : public Machine {
     where.location.id = 1;
     return create(where);
   }
-  static bool note(void*, moving::swap::SwapMoved& moved) {
+  static bool note(void*, moving::Moved& moved) {
     g_accounts[0].absent += moved.out - moved.in;
     return true;
   }

@@ -18,7 +18,7 @@ Lane* known_lane(Space& space, CUcontext context) {
 }
 
 // Takes those of the lane out of the books, but for what is being freed.
-void forget_lane(Space& space, const Lane& lane, swap::SwapFreed& freed) REQUIRES(space.mutex) {
+void forget_lane(Space& space, const Lane& lane, Freed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
   space.allocations.for_each([&](Allocation& one) {
     if (one.lane != &lane) return;
@@ -67,9 +67,9 @@ void managed_context_leaving(CUcontext context, bool leaving) {
   });
 }
 
-swap::SwapFreed managed_context_gone(CUcontext context) {
+Freed managed_context_gone(CUcontext context) {
   const KeepErrno keep;
-  swap::SwapFreed freed;
+  Freed freed;
   g_spaces.visit([&](Space& space) {
     Lane* lane = known_lane(space, context);
     if (lane == nullptr) return false;

@@ -102,7 +102,7 @@ TEST_F(ManagedFaults, WhenAllocatingAndFreeing) {
         told_resident += bytes;
         check_sums();
         fail_call(n);
-        const swap::SwapFreed freed = managed_free(address);
+        const Freed freed = managed_free(address);
         fail_call(0);
         told_resident -= freed.resident;
         if (freed.result == CUDA_SUCCESS) {

@@ -53,13 +53,13 @@ bool is_gone(const Claim& claimed, CUresult result) {
 
 }  // namespace
 
-swap::SwapFreed managed_free(CUdeviceptr address) {
+Freed managed_free(CUdeviceptr address) {
   const KeepErrno keep;
   const Claim claimed = claim(address);
   if (claimed.allocation == nullptr) return {};
   Space& space = *claimed.space;
   Allocation& allocation = *claimed.allocation;
-  swap::SwapFreed freed;
+  Freed freed;
   freed.ours = true;
   freed.gate = space.gate;
   freed.result = real<FunctionId::cuMemFree_v2>(address);
@@ -76,8 +76,8 @@ swap::SwapFreed managed_free(CUdeviceptr address) {
   return freed;
 }
 
-swap::SwapRange managed_range_of(CUdeviceptr address) {
-  swap::SwapRange range;
+Range managed_range_of(CUdeviceptr address) {
+  Range range;
   g_spaces.visit([&](Space& space) {
     const Lock lock(space.mutex);
     const Allocation* found = find(space, address);

@@ -26,15 +26,15 @@ struct ManagedWish {
 };
 // In the current context, which is one of the gate's device. The bytes are counted already.
 CUresult managed_allocate(gate::Gate& gate, const ManagedWish& wish, CUdeviceptr* address);
-swap::SwapFreed managed_free(CUdeviceptr address);
-swap::SwapRange managed_range_of(CUdeviceptr address);
+Freed managed_free(CUdeviceptr address);
+Range managed_range_of(CUdeviceptr address);
 void managed_context_leaving(CUcontext context, bool leaving);
-swap::SwapFreed managed_context_gone(CUcontext context);
+Freed managed_context_gone(CUcontext context);
 
 // --- for the link's thread alone, with the gate closed and nothing of the process on the GPU
 
-bool managed_out(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument);
-bool managed_in(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument);
+bool managed_out(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument);
+bool managed_in(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument);
 uint64_t managed_resident(gate::Gate& gate);
 uint64_t managed_absent(gate::Gate& gate);
 

@@ -153,7 +153,7 @@ TEST_F(Managed, FreesOnlyWhatBeginsThere) {
   EXPECT_FALSE(managed_free(0).ours);
   EXPECT_FALSE(managed_range_of(address - 1).ours);
   EXPECT_FALSE(managed_range_of(address + 3 * kMiB).ours);
-  const swap::SwapRange range = managed_range_of(address + 3 * kMiB - 1);
+  const Range range = managed_range_of(address + 3 * kMiB - 1);
   EXPECT_TRUE(range.ours);
   EXPECT_EQ(range.base, address);
   EXPECT_EQ(range.bytes, 3 * kMiB);
@@ -166,7 +166,7 @@ TEST_F(Managed, FreesOnlyWhatBeginsThere) {
 TEST_F(Managed, WhatIsFreedWasWhereItWas) {
   const CUdeviceptr address = allocate(300 * kMiB, 1);
   EXPECT_TRUE(out(1));
-  const swap::SwapFreed freed = managed_free(address);
+  const Freed freed = managed_free(address);
   EXPECT_EQ(freed.bytes, 300 * kMiB);
   EXPECT_EQ(freed.resident, 150 * kMiB);
   told_resident -= freed.resident;
@@ -176,7 +176,7 @@ TEST_F(Managed, WhatIsFreedWasWhereItWas) {
 TEST_F(Managed, AFreeThatTheDriverRefusesChangesNothing) {
   const CUdeviceptr address = allocate(3 * kMiB, 1);
   fail_call(1);
-  const swap::SwapFreed refused = managed_free(address);
+  const Freed refused = managed_free(address);
   EXPECT_TRUE(refused.ours);
   EXPECT_EQ(refused.result, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(refused.bytes, 0u);
@@ -197,7 +197,7 @@ TEST_F(Managed, GoesWithItsContext) {
   EXPECT_TRUE(in_all());
   EXPECT_EQ(last.in, 0u) << "nothing is moved in a context that ends";
   ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(other));
-  const swap::SwapFreed freed = managed_context_gone(other);
+  const Freed freed = managed_context_gone(other);
   EXPECT_TRUE(freed.ours);
   EXPECT_EQ(freed.bytes, 8 * kMiB);
   EXPECT_EQ(freed.resident, 3 * kMiB);

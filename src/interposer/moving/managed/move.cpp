@@ -83,7 +83,7 @@ size_t prefetch(const Move& move, const Batch& batch) {
 }
 
 // Answers whether there is more to do; `failed` when not all could be moved.
-bool move_batch(Move& move, swap::SwapProgress progress, void* argument, bool& failed) {
+bool move_batch(Move& move, Progress progress, void* argument, bool& failed) {
   Batch batch;
   const uint64_t begin = now_ns();
   {
@@ -101,13 +101,13 @@ bool move_batch(Move& move, swap::SwapProgress progress, void* argument, bool& f
   failed = done < batch.count;
   if (bytes == 0) return false;
   // How much of it went over the link only the driver knows.
-  swap::SwapMoved moved{move.out ? bytes : 0, move.out ? 0 : bytes, bytes, now_ns() - begin};
+  Moved moved{move.out ? bytes : 0, move.out ? 0 : bytes, bytes, now_ns() - begin};
   if (!progress(argument, moved)) failed = true;
   move.left += moved.more;
   return !failed;
 }
 
-bool run(gate::Gate& gate, bool out, uint64_t bytes, swap::SwapProgress progress, void* argument) {
+bool run(gate::Gate& gate, bool out, uint64_t bytes, Progress progress, void* argument) {
   const KeepErrno keep;
   Space* space = g_spaces.of(gate);
   if (space == nullptr) return true;
@@ -122,11 +122,11 @@ bool run(gate::Gate& gate, bool out, uint64_t bytes, swap::SwapProgress progress
 
 }  // namespace
 
-bool managed_out(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument) {
+bool managed_out(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument) {
   return run(gate, true, bytes, progress, argument);
 }
 
-bool managed_in(gate::Gate& gate, uint64_t bytes, swap::SwapProgress progress, void* argument) {
+bool managed_in(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument) {
   return run(gate, false, bytes, progress, argument);
 }
 

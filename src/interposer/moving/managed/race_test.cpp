@@ -48,7 +48,7 @@ class ManagedRace : public ManagedMachine {
   }
 
   void give(std::vector<Mine>& mine, size_t at) {
-    const swap::SwapFreed freed = managed_free(mine[at].address);
+    const Freed freed = managed_free(mine[at].address);
     ASSERT_TRUE(freed.ours);
     ASSERT_OK(freed.result);
     ASSERT_EQ(freed.bytes, mine[at].bytes);
@@ -97,7 +97,7 @@ TEST_F(ManagedRace, FreedTwiceIsFreedOnce) {
     std::atomic<int> good{0};
     std::atomic<uint64_t> bytes{0};
     const auto free_it = [&] {
-      const swap::SwapFreed freed = managed_free(address);
+      const Freed freed = managed_free(address);
       const CUresult result = freed.ours ? freed.result : real<FunctionId::cuMemFree_v2>(address);
       if (result == CUDA_SUCCESS) ++good;
       bytes += freed.bytes;

@@ -82,12 +82,12 @@ void collect_if_unused(Backing& backing, Backing*& gone) {
 namespace {
 
 // It does not count any more, and is not moved.
-SwapFreed forget(Region& region) {
+Freed forget(Region& region) {
   Space& space = *region.space;
   Chunk& chunk = *region.chunks;
   const Lock lock(space.mutex);
   wait_until_still(region);
-  SwapFreed freed;
+  Freed freed;
   freed.ours = true;
   freed.gate = space.gate;
   const uint64_t counted = space.left ? 0 : chunk.asked;
@@ -106,7 +106,7 @@ void release_gone(Backing* gone, SwapTellFreed tell) {
   while (gone != nullptr) {
     Backing* next = gone->next;
     Region& region = *gone->region;
-    const SwapFreed freed = forget(region);
+    const Freed freed = forget(region);
     {
       const Lock lock(g_maps.mutex);
       g_maps.backing_pool.give(gone);

@@ -72,7 +72,7 @@ TEST_F(SwapBroken, DISABLED_OneCopyFails) {
   check_sums();
   swap_context_leaving(broken, true);
   EXPECT_OK(real<FunctionId::cuCtxDestroy_v2>(broken));
-  const SwapFreed freed = swap_context_gone(broken);
+  const Freed freed = swap_context_gone(broken);
   EXPECT_EQ(freed.bytes, live());
   EXPECT_EQ(freed.resident, told_resident);
   known.clear();

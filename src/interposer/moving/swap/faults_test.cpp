@@ -84,7 +84,7 @@ TEST_F(SwapFaults, WhenAllocatingAndFreeing) {
         told_resident += bytes;
         write(address, n);
         fail_call(n);
-        const SwapFreed freed = swap_free(address);
+        const Freed freed = swap_free(address);
         const uint64_t calls_of_free = calls_since();
         fail_call(0);
         if (freed.result == CUDA_SUCCESS) {

@@ -21,7 +21,7 @@ bool all_resident(const Region& region) {
 }
 
 // It is no allocation any more, and does not count.
-void forget(Space& space, Allocation& allocation, SwapFreed& freed) REQUIRES(space.mutex) {
+void forget(Space& space, Allocation& allocation, Freed& freed) REQUIRES(space.mutex) {
   space.allocations.remove(&allocation);
   if (!space.left) freed.bytes += allocation.bytes;
   Region& region = *allocation.region;
@@ -104,7 +104,7 @@ Allocation* take_of_lane(Allocation*& list, const Lane& lane) {
   return taken;
 }
 
-Allocation* forget_lane(Space& space, Lane& lane, SwapFreed& freed) REQUIRES(space.mutex) {
+Allocation* forget_lane(Space& space, Lane& lane, Freed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
   space.allocations.for_each([&](Allocation& one) {
     if (one.region->lane != &lane || one.freeing) return;
@@ -156,13 +156,13 @@ void tidy(Space& space) {
   release_leftovers(space);
 }
 
-SwapFreed swap_free(CUdeviceptr address) {
+Freed swap_free(CUdeviceptr address) {
   const KeepErrno keep;
   const Claim claimed = claim(address);
   if (claimed.allocation == nullptr) return {};
   Space& space = *claimed.space;
   tidy(space);
-  SwapFreed freed;
+  Freed freed;
   freed.ours = true;
   freed.gate = space.gate;
   freed.result = may_wait(*claimed.lane);
@@ -190,8 +190,8 @@ SwapFreed swap_free(CUdeviceptr address) {
   return freed;
 }
 
-SwapRange swap_range_of(CUdeviceptr address) {
-  SwapRange range;
+Range swap_range_of(CUdeviceptr address) {
+  Range range;
   visit_spaces([&](Space& space) {
     const Lock lock(space.mutex);
     const Allocation* found = find_allocation(space, address);
@@ -224,9 +224,9 @@ void swap_context_leaving(CUcontext context, bool leaving) {
   });
 }
 
-SwapFreed swap_context_gone(CUcontext context) {
+Freed swap_context_gone(CUcontext context) {
   const KeepErrno keep;
-  SwapFreed freed;
+  Freed freed;
   visit_spaces([&](Space& space) {
     Lane* lane = known_lane(space, context);
     if (lane == nullptr) return false;

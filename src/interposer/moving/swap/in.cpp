@@ -81,7 +81,7 @@ constexpr Direction kIn{next, begin, finish};
 
 }  // namespace
 
-bool swap_in(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
+bool swap_in(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument) {
   const KeepErrno keep;
   Space* space = space_of(gate);
   if (space == nullptr) return true;

@@ -57,8 +57,8 @@ bool swap_is_slow_to_end(gate::Gate& gate) {
   return space != nullptr && arena_has_any(space->arena);
 }
 
-SwapFreed swap_leave(gate::Gate& gate, bool (*begin)(void* argument), void* argument) {
-  SwapFreed freed;
+Freed swap_leave(gate::Gate& gate, bool (*begin)(void* argument), void* argument) {
+  Freed freed;
   Space* space = space_of(gate);
   if (space == nullptr) return freed;
   const catching::Relaxed relaxed;

@@ -11,7 +11,7 @@ class SwapLeave : public SwapMachine {
   static bool no(void*) { return false; }
 
   void free_silently(CUdeviceptr address) {
-    const SwapFreed freed = swap_free(address);
+    const Freed freed = swap_free(address);
     EXPECT_TRUE(freed.ours);
     EXPECT_OK(freed.result);
     EXPECT_EQ(freed.bytes, 0u) << "it was told already";
@@ -31,7 +31,7 @@ TEST_F(SwapLeave, AllThatCouldMoveIsGivenBackAndCanStillBeFreed) {
   EXPECT_TRUE(out(100 * kMiB));
   const uint64_t resident = swap_resident(gate);
   EXPECT_TRUE(swap_is_slow_to_end(gate));
-  const SwapFreed freed = swap_leave(gate, yes, nullptr);
+  const Freed freed = swap_leave(gate, yes, nullptr);
   EXPECT_TRUE(freed.ours);
   EXPECT_EQ(freed.bytes, live()) << "what was away too";
   EXPECT_EQ(freed.resident, resident);
@@ -57,7 +57,7 @@ TEST_F(SwapLeave, ADriverThatIsGoneDoesNoHarm) {
   refuse(FunctionId::cuCtxSynchronize, false);
   check_contents();
   refuse(FunctionId::cuMemUnmap, true);
-  const SwapFreed freed = swap_leave(gate, yes, nullptr);
+  const Freed freed = swap_leave(gate, yes, nullptr);
   refuse(FunctionId::cuMemUnmap, false);
   EXPECT_EQ(freed.bytes, 0u) << "nothing of it is back";
   check_contents();

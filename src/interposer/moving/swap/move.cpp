@@ -35,7 +35,7 @@ CUresult copy_pieces(const Chunk& chunk, Copy copy) {
 
 }  // namespace
 
-Move::Move(Space& its_space, uint64_t wanted, SwapProgress progress, void* argument)
+Move::Move(Space& its_space, uint64_t wanted, Progress progress, void* argument)
     : space(its_space), left(wanted), progress_(progress), argument_(argument), since_(now_ns()) {
   space.times = {};
 }

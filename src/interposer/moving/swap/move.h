@@ -46,7 +46,7 @@ class Timed {
 
 class Move {
  public:
-  Move(Space& space, uint64_t wanted, SwapProgress progress, void* argument);
+  Move(Space& space, uint64_t wanted, Progress progress, void* argument);
 
   Space& space;
   uint64_t left;             // of what is wanted
@@ -66,9 +66,9 @@ class Move {
  private:
   void tell();
 
-  SwapProgress progress_;
+  Progress progress_;
   void* argument_;
-  SwapMoved moved_;
+  Moved moved_;
   uint64_t since_;
 };
 

@@ -232,7 +232,7 @@ constexpr Direction kOut{next, begin, finish};
 
 }  // namespace
 
-bool swap_out(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument) {
+bool swap_out(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument) {
   const KeepErrno keep;
   Space* space = space_of(gate);
   if (space == nullptr) return true;

@@ -49,7 +49,7 @@ class SwapRace : public SwapMachine {
   }
 
   void give(std::vector<Mine>& mine, size_t at) {
-    const SwapFreed freed = swap_free(mine[at].address);
+    const Freed freed = swap_free(mine[at].address);
     ASSERT_TRUE(freed.ours);
     ASSERT_OK(freed.result);
     ASSERT_EQ(freed.bytes, mine[at].bytes);

@@ -47,7 +47,7 @@ class Random : public SwapMachine {
   void check_any() {
     const CUdeviceptr address = any_address();
     const Known one = known[address];
-    const SwapRange range = swap_range_of(address + below(one.bytes));
+    const Range range = swap_range_of(address + below(one.bytes));
     EXPECT_TRUE(range.ours);
     EXPECT_EQ(range.base, address);
     EXPECT_EQ(range.bytes, one.bytes);

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "interposer/catch/driver.h"
-#include "interposer/gate/gate.h"
+#include "interposer/moving/moving.h"
 
 // Memory that can leave the GPU (backend `swap`): every allocation has an address that never
 // changes, over chunks of physical memory that are there or not. Out: copied to the host arena,
@@ -18,35 +17,11 @@ namespace nvshare::interposer::moving::swap {
 // touch them before.
 CUresult swap_allocate(gate::Gate& gate, uint64_t bytes, bool room, CUdeviceptr* address);
 
-// What of freed memory was where, to be told to the scheduler.
-struct SwapFreed {
-  bool ours = false;  // otherwise the driver is to be asked
-  // Refused as the driver does it, during a capture or in a context that is broken: nothing is
-  // freed then.
-  CUresult result = CUDA_SUCCESS;
-  gate::Gate* gate = nullptr;
-  uint64_t bytes = 0;
-  uint64_t resident = 0;
-  uint64_t pinned = 0;
-};
 // Frees what begins at `address`. As the driver's cuMemFree it waits for the GPU when the memory is
 // there; memory that is absent is simply forgotten.
-SwapFreed swap_free(CUdeviceptr address);
+Freed swap_free(CUdeviceptr address);
 
-// The allocation that an address lies in.
-struct SwapRange {
-  bool ours = false;
-  CUdeviceptr base = 0;
-  uint64_t bytes = 0;
-  CUcontext context = nullptr;
-  gate::Gate* gate = nullptr;
-  bool resident = false;  // all of it
-  CUdevice device = -1;
-  uint64_t id = 0;         // never the same for two allocations; 0: the driver's own is as good
-  bool plain = true;       // what the program asked for; otherwise it asked for unified memory
-  bool shareable = false;  // other processes can open it
-};
-SwapRange swap_range_of(CUdeviceptr address);
+Range swap_range_of(CUdeviceptr address);
 
 // The program has made a context on the gate's device. What is not in any context can be moved in
 // it.
@@ -56,24 +31,9 @@ void swap_context_made(gate::Gate& gate, CUcontext context);
 void swap_context_leaving(CUcontext context, bool leaving);
 // The driver has ended a context, and what was allocated in it goes with it. Called afterwards;
 // one answer for each gate concerned, until one says it is not `ours`.
-SwapFreed swap_context_gone(CUcontext context);
+Freed swap_context_gone(CUcontext context);
 
 // --- for the link's thread alone, with the gate closed and nothing of the process on the GPU
-
-struct SwapMoved {
-  uint64_t out = 0;
-  uint64_t in = 0;
-  uint64_t copied = 0;
-  uint64_t took = 0;  // nanoseconds
-  uint64_t more = 0;  // set by who is told: so many bytes beside those that were wanted before
-  // Nothing can be moved before there is news, for so many nanoseconds. Whoever is told and waits
-  // for news sets it to 0.
-  uint64_t wait = 0;
-};
-// Told of what has moved since the last time, after every few chunks and before the next are
-// chosen, with no lock held; answers whether to go on. It must not free memory or end a context:
-// those wait for the move.
-using SwapProgress = bool (*)(void* argument, SwapMoved& since_the_last);
 
 // Where the time of the last move went, in nanoseconds: what the thread that moves waited for or
 // did. The rest is ours.
@@ -90,11 +50,11 @@ SwapTimes swap_times(gate::Gate& gate);
 
 // Moves at least `bytes` out, in whole chunks, or all there is. False when something could not be
 // moved (it is as it was then) or the move was stopped.
-bool swap_out(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
+bool swap_out(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument);
 // Moves at most `bytes` in, in whole chunks; all that is missing when that is no more than `bytes`.
-bool swap_in(gate::Gate& gate, uint64_t bytes, SwapProgress progress, void* argument);
+bool swap_in(gate::Gate& gate, uint64_t bytes, Progress progress, void* argument);
 // How much of what is allocated is on the GPU, and how much is not. What is freed or has been moved
-// is counted here at once, and told (SwapFreed, SwapProgress) a moment later.
+// is counted here at once, and told (Freed, Progress) a moment later.
 uint64_t swap_resident(gate::Gate& gate);
 uint64_t swap_absent(gate::Gate& gate);
 // Whether anything at all is allocated, there or not. For any thread.
@@ -163,7 +123,7 @@ bool swap_is_slow_to_end(gate::Gate& gate);
 // At the end of the process: gives the physical memory of all that could move back to the driver,
 // once the GPU is done with it and `begin` agrees. From then on it is only there to be freed.
 // Answers what does not count any more.
-SwapFreed swap_leave(gate::Gate& gate, bool (*begin)(void* argument), void* argument);
+Freed swap_leave(gate::Gate& gate, bool (*begin)(void* argument), void* argument);
 
 // In the child of a fork, which has no driver: forgets everything.
 void swap_reset_after_fork();

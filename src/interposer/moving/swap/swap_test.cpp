@@ -129,7 +129,7 @@ TEST_F(Swap, WhatIsFreedIsNotMoved) {
   EXPECT_TRUE(out_all());
   EXPECT_EQ(last.out, 3 * kMiB);
   const CUdeviceptr away = known.begin()->first;
-  const SwapFreed freed = swap_free(away);
+  const Freed freed = swap_free(away);
   EXPECT_EQ(freed.bytes, 3 * kMiB);
   EXPECT_EQ(freed.resident, 0u);
   known.clear();
@@ -355,15 +355,15 @@ TEST_F(Swap, AContextTakesItsMemoryWithIt) {
   ASSERT_OK(real<FunctionId::cuCtxPopCurrent_v2>(&popped));
   allocate(3 * kMiB, 1);
   EXPECT_TRUE(swap_out(
-      gate, ~uint64_t{0}, [](void*, SwapMoved&) { return true; }, nullptr));
+      gate, ~uint64_t{0}, [](void*, Moved&) { return true; }, nullptr));
   EXPECT_TRUE(swap_in(
-      gate, ~uint64_t{0}, [](void*, SwapMoved&) { return true; }, nullptr));
+      gate, ~uint64_t{0}, [](void*, Moved&) { return true; }, nullptr));
   swap_context_leaving(second, true);
   EXPECT_TRUE(swap_out(
-      gate, ~uint64_t{0}, [](void*, SwapMoved&) { return true; }, nullptr));
+      gate, ~uint64_t{0}, [](void*, Moved&) { return true; }, nullptr));
   EXPECT_EQ(swap_absent(gate), 3 * kMiB) << "the one that is leaving is left alone";
   ASSERT_OK(real<FunctionId::cuCtxDestroy_v2>(second));
-  const SwapFreed freed = swap_context_gone(second);
+  const Freed freed = swap_context_gone(second);
   EXPECT_TRUE(freed.ours);
   EXPECT_EQ(freed.gate, &gate);
   EXPECT_EQ(freed.bytes, 12 * kMiB + 100);
@@ -488,7 +488,7 @@ TEST_F(Swap, OtherGatesHaveNothing) {
   EXPECT_EQ(swap_absent(other), 0u);
   EXPECT_EQ(swap_resident(other), 0u);
   EXPECT_TRUE(swap_in(
-      other, 1, [](void*, SwapMoved&) { return true; }, nullptr));
+      other, 1, [](void*, Moved&) { return true; }, nullptr));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace nvshare::interposer::moving::swap {
 
 // Told for every piece of memory that is gone, with no lock held.
-using SwapTellFreed = void (*)(const SwapFreed& freed);
+using SwapTellFreed = void (*)(const Freed& freed);
 
 // Whether memory of this kind can be made again just as it is.
 bool swap_can_follow(gate::Gate& gate, uint64_t bytes, const CUmemAllocationProp& kind,

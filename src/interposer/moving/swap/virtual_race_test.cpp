@@ -17,7 +17,7 @@ constexpr int kMoves = 40;
 std::atomic<uint64_t> g_all{0};
 std::atomic<uint64_t> g_resident{0};
 
-void count_freed(const SwapFreed& freed) {
+void count_freed(const Freed& freed) {
   g_all -= freed.bytes;
   g_resident -= freed.resident;
 }

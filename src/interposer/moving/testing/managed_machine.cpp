@@ -45,7 +45,7 @@ CUdeviceptr ManagedMachine::allocate(const ManagedWish& wish, uint64_t seed) {
 }
 
 void ManagedMachine::free(CUdeviceptr address) {
-  const swap::SwapFreed freed = managed_free(address);
+  const Freed freed = managed_free(address);
   EXPECT_TRUE(freed.ours);
   EXPECT_OK(freed.result);
   EXPECT_EQ(freed.gate, &gate);

@@ -51,12 +51,12 @@ class ManagedMachine : public ::testing::Test {
   std::map<CUdeviceptr, Known> known;
   // What was told, all together, and of the last move alone.
   uint64_t told_resident = 0;
-  swap::SwapMoved last;
+  Moved last;
   int reports = 0;
   std::function<bool()> on_progress;
 
  private:
-  using Move = bool(gate::Gate&, uint64_t, swap::SwapProgress, void*);
+  using Move = bool(gate::Gate&, uint64_t, Progress, void*);
   bool move(Move* how, uint64_t bytes);
 
   uint64_t used_before_ = 0;

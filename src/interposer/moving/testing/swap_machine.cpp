@@ -112,7 +112,7 @@ void start_card() {
   ASSERT_OK(real<FunctionId::cuInit>(0));
 }
 
-bool note_progress(void* argument, swap::SwapMoved& moved) {
+bool note_progress(void* argument, Moved& moved) {
   auto& told = *static_cast<Told*>(argument);
   told.sum.out += moved.out;
   told.sum.in += moved.in;
@@ -214,7 +214,7 @@ CUdeviceptr SwapMachine::allocate_away(uint64_t bytes) {
 }
 
 void SwapMachine::free(CUdeviceptr address) {
-  const SwapFreed freed = swap_free(address);
+  const Freed freed = swap_free(address);
   EXPECT_TRUE(freed.ours);
   EXPECT_OK(freed.result);
   EXPECT_EQ(freed.gate, &gate);
@@ -233,7 +233,7 @@ void SwapMachine::write(CUdeviceptr address, uint64_t seed) {
 
 void SwapMachine::check_contents() {
   for (const auto& [address, one] : known) {
-    const SwapRange range = swap_range_of(address);
+    const Range range = swap_range_of(address);
     EXPECT_TRUE(range.ours);
     if (!range.resident || !one.written) continue;
     std::vector<unsigned char> found(one.bytes);

@@ -36,11 +36,11 @@ uint64_t driver_calls(FunctionId id);
 
 // What was told of a move, and what is done meanwhile.
 struct Told {
-  swap::SwapMoved sum;
+  Moved sum;
   int reports = 0;
   const std::function<bool()>* on_progress;
 };
-bool note_progress(void* told, swap::SwapMoved& moved);
+bool note_progress(void* told, Moved& moved);
 
 // Bytes that differ in every place, and from seed to seed. Seed 0: zeros.
 std::vector<unsigned char> pattern(uint64_t seed, uint64_t bytes);
@@ -105,7 +105,7 @@ class SwapMachine : public ::testing::Test {
   uint64_t made = 0;  // bytes that the test has in another way
   // What was told, all together, and of the last move alone.
   uint64_t told_resident = 0;
-  SwapMoved last;
+  Moved last;
   int reports = 0;
   std::function<bool()> on_progress;
 

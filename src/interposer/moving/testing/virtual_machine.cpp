@@ -4,12 +4,12 @@
 
 namespace nvshare::interposer::moving::swap {
 
-SwapFreed VirtualMachine::freed;
-SwapFreed VirtualMachine::unsettled;
+Freed VirtualMachine::freed;
+Freed VirtualMachine::unsettled;
 
-void VirtualMachine::note_freed(const SwapFreed& one) {
+void VirtualMachine::note_freed(const Freed& one) {
   EXPECT_TRUE(one.ours);
-  for (SwapFreed* sum : {&freed, &unsettled}) {
+  for (Freed* sum : {&freed, &unsettled}) {
     sum->bytes += one.bytes;
     sum->resident += one.resident;
     sum->pinned += one.pinned;

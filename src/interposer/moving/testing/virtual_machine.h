@@ -53,13 +53,13 @@ class VirtualMachine : public FaultMachine {
   std::multiset<Handle> handles;
   std::map<CUdeviceptr, Written> written;
   // Of what was freed last, all together.
-  static SwapFreed freed;
-  static void note_freed(const SwapFreed& one);
+  static Freed freed;
+  static void note_freed(const Freed& one);
   // Told, and not yet taken off what is remembered.
   void settle_freed();
 
  private:
-  static SwapFreed unsettled;
+  static Freed unsettled;
 };
 
 }  // namespace nvshare::interposer::moving::swap
