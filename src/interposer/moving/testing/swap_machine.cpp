@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,6 +34,10 @@ struct Interlude {
 };
 thread_local Interlude t_interlude;
 
+std::mutex g_each_mutex;
+std::function<void()> g_each;
+std::atomic<unsigned> g_each_of{kFunctionCount};
+
 std::array<std::atomic<uint64_t>, kFunctionCount> g_calls;
 
 std::array<std::atomic<CUresult>, kFunctionCount> g_refused;  // with which answer
@@ -43,6 +48,10 @@ template <FunctionId id, auto driver, typename... Arguments>
 CUresult watched(Arguments... arguments) {
   g_calls[static_cast<unsigned>(id)] += 1;
   if (t_interlude.action && t_interlude.before == id) std::exchange(t_interlude.action, nullptr)();
+  if (g_each_of == static_cast<unsigned>(id)) {
+    const std::scoped_lock lock(g_each_mutex);
+    if (g_each) g_each();
+  }
   if (++t_faults.calls == t_faults.fails) {
     t_faults.failed = function(id).symbol;
     return CUDA_ERROR_UNKNOWN;
@@ -88,6 +97,11 @@ void refuse(FunctionId id, bool refused, CUresult answer) {
 void before_next(FunctionId id, std::function<void()> action) {
   t_interlude = {id, std::move(action)};
 }
+void before_each(FunctionId id, std::function<void()> action) {
+  const std::scoped_lock lock(g_each_mutex);
+  g_each_of = action ? static_cast<unsigned>(id) : kFunctionCount;
+  g_each = std::move(action);
+}
 uint64_t driver_calls(FunctionId id) {
   return g_calls[static_cast<unsigned>(id)];
 }
@@ -130,7 +144,7 @@ void SwapMachine::SetUpTestSuite() {
 void SwapMachine::SetUp() {
   ASSERT_OK(real<FunctionId::cuCtxCreate_v2>(&context, 0, 0));
   used_before = used();
-  arena_ = 0;
+  host_memory = 0;
   g_missing = 0;
   add_arena(host_bytes_);
   // The first allocation makes the context known.
@@ -153,7 +167,7 @@ void SwapMachine::TearDown() {
   EXPECT_OK(real<FunctionId::cuCtxDestroy_v2>(context));
   swap_context_gone(context);
   wait_for_arena();
-  EXPECT_EQ(arena_free(space_of(gate)->arena), arena_ - missing()) << "host memory was lost";
+  EXPECT_EQ(arena_free(space_of(gate)->arena), host_memory - missing()) << "host memory was lost";
   for (Slab* slab = space.arena.slabs; slab != nullptr; slab = slab->next) {
     if (slab->memory != nullptr) munmap(slab->memory, slab->bytes);
   }
@@ -169,7 +183,7 @@ int SwapMachine::add_arena(uint64_t bytes, SwapTellUntaken tell) {
   if (descriptor >= 0) close(descriptor);
   descriptor = memfd_create("arena", MFD_CLOEXEC);
   EXPECT_EQ(ftruncate(descriptor, static_cast<off_t>(bytes)), 0);
-  arena_ += bytes;
+  host_memory += bytes;
   swap_add_arena(gate, dup(descriptor), bytes, tell,
                  [](gate::Gate&, uint64_t missing) { g_missing += missing; });
   return descriptor;
@@ -180,7 +194,7 @@ uint64_t SwapMachine::return_all_but(uint64_t enough) {
   returned = 0;
   swap_arena_need(gate, enough, [](gate::Gate&, uint64_t bytes) { returned += bytes; });
   wait_for_arena();
-  arena_ -= returned;
+  host_memory -= returned;
   return returned;
 }
 

@@ -31,6 +31,9 @@ void refuse(FunctionId id, bool refused, CUresult answer = CUDA_ERROR_OUT_OF_MEM
 // Done once, when the calling thread next calls that function, before the driver sees the call.
 void before_next(FunctionId id, std::function<void()> action);
 
+// Done whenever any thread calls that function, before the driver sees the call; null: no more.
+void before_each(FunctionId id, std::function<void()> action);
+
 // Calls of one function by anybody, from the beginning.
 uint64_t driver_calls(FunctionId id);
 
@@ -102,7 +105,8 @@ class SwapMachine : public ::testing::Test {
   CUcontext context{};
   uint64_t used_before = 0;
   std::map<CUdeviceptr, Known> known;
-  uint64_t made = 0;  // bytes that the test has in another way
+  uint64_t made = 0;         // bytes that the test has in another way
+  uint64_t host_memory = 0;  // all that was given and not given back
   // What was told, all together, and of the last move alone.
   uint64_t told_resident = 0;
   Moved last;
@@ -111,7 +115,6 @@ class SwapMachine : public ::testing::Test {
 
  private:
   uint64_t host_bytes_;
-  uint64_t arena_ = 0;
 };
 
 }  // namespace swap
