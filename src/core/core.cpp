@@ -331,7 +331,7 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
   const Bytes most = residency.room_for(client);
   const bool grows = growth > Bytes{};  // otherwise all of it is beyond the GPU
   if (grows && growth > room.gpu + client.memory.rounding) {
-    const bool alone = most == residency.safe_limit();
+    const bool alone = most == residency.promised_limit();
     return refused(alone ? Why::LargerThanGpu : Why::MemoryCannotFit, e.allocated, most,
                    most - client.memory.demand);
   }

@@ -128,9 +128,9 @@ class Residency {
   // by update() when it has stopped.
   void plan(Time now, Decisions& out, std::vector<Client*>& stop);
   // The most that the client can have beside the pinned memory of others.
-  Bytes room_for(const Client& client) const { return unpinned() + client.memory.stuck(); }
-  // The most that a new client can have beside all pinned memory.
-  Bytes unpinned() const { return safe_limit() - pinned_; }
+  Bytes room_for(const Client& client) const {
+    return promised_limit() - pinned_ + client.memory.stuck();
+  }
   // Whether all memory of the client would fit when others have `more` that cannot move.
   bool can_fit_beside(const Client& client, Bytes more) const {
     return client.memory.demand + client.memory.rounding + stuck_beside(client) + more <=

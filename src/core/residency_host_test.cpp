@@ -339,6 +339,8 @@ TEST(HostMemoryGuess, NoMemoryIsRefusedForAGuess) {
   EXPECT_EQ(t.core.safe_limit(GpuId{0}), gib(11));
   EXPECT_EQ(t.core.promised_limit(GpuId{0}), promised);
   EXPECT_TRUE(only<MemoryRefused>(t.allocate(2, gib(8))).empty());
+  t.step(ClientGone{ClientId{1}});
+  EXPECT_TRUE(only<MemoryRefused>(t.allocate(2, promised)).empty()) << "alone on the card";
   EXPECT_EQ(t.refused(OverheadMeasured{.gpu = GpuId{0}, .found = gib(17)}),
             "more was found than the GPU has");
   EXPECT_EQ(t.refused(OverheadMeasured{.gpu = GpuId{0}, .found = Bytes{-1}}),

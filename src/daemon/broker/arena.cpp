@@ -106,8 +106,8 @@ void Places::sample(Time now) {
   ask_back(now);
 }
 
-void Places::leave(const ClientRecord& client) {
-  close_shared(shared_.leave(client.id, client.pid));
+void Places::leave(const ClientRecord& client, Time now) {
+  close_shared(shared_.leave(client.id, client.pid, now));
 }
 
 // Three passes: what is needed now goes first. What is missing then is taken back from clients that
@@ -124,7 +124,8 @@ void Places::hand_out(Time now) {
     // A client that cannot take what it is given keeps nobody from theirs.
     const bool takes_it = client.arena.wait == Duration{};
     const Bytes lacks = takes_it ? std::max(Bytes{}, need - client.arena.made) : Bytes{};
-    if (lacks > Bytes{}) close_shared(shared_.close_others(client.home, lacks));
+    if (lacks > Bytes{})
+      close_shared(shared_.close_others(shares(client) ? client.home : "", lacks));
     lacking += lacks;
   }
   if (lacking > Bytes{}) {
@@ -254,7 +255,7 @@ void Places::tell_need(ClientRecord& client, Bytes bytes) {
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaReturned& message, Time now) {
-  const Bytes most = std::min(client.arena.given, client.arena.returnable);
+  const Bytes most = std::min(own_places(client), client.arena.returnable);
   if (message.bytes > static_cast<std::uint64_t>(most.count)) {
     return disconnect(client, fmt::format("gave back {} bytes of host memory, and was asked for {}",
                                           message.bytes, most.count));
@@ -276,7 +277,8 @@ void Places::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
   const Bytes total = gpus_.at(client.gpu).total;
   const Bytes kept{
       static_cast<std::int64_t>(std::min(message.bytes, static_cast<std::uint64_t>(total.count)))};
-  const Bytes more = kept - *client.arena.claimed;
+  // Some of the claim may be gone already: it was missing, or is back.
+  const Bytes more = std::max(kept - *client.arena.claimed, Bytes{} - own_places(client));
   client.arena.claimed.reset();
   due_.rooms = true;
   client.arena.given += more;
@@ -286,14 +288,20 @@ void Places::take(ClientRecord& client, const wire::ArenaKept& message, Time) {
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaMissing& message, Time now) {
-  if (message.bytes > static_cast<std::uint64_t>(client.arena.given.count)) {
+  const Bytes most = own_places(client);
+  if (message.bytes > static_cast<std::uint64_t>(most.count)) {
     return disconnect(client, fmt::format("misses {} bytes of host memory, and was given {}",
-                                          message.bytes, client.arena.given.count));
+                                          message.bytes, most.count));
   }
   const Bytes bytes{static_cast<std::int64_t>(message.bytes)};
   lose(client, bytes);
   returned_[client.pid] += bytes;
   miss(client, bytes, now);
+}
+
+// Slabs that are shared change hands by messages of their own.
+Bytes Places::own_places(const ClientRecord& client) const {
+  return std::max(Bytes{}, client.arena.given - shared_.owned_by(client.id));
 }
 
 void Places::lose(ClientRecord& client, Bytes bytes) {

@@ -285,6 +285,23 @@ TEST(SwappingArena, WhoComesBackSaysWhatItHas) {
   EXPECT_EQ(t.broker.clients().at(two).arena.given, gib(16)) << "never more than its GPU";
 }
 
+TEST(SwappingArena, AClientNeverHasLessThanNone) {
+  TestBroker t;
+  auto hello = TestBroker::hello();
+  hello.allocated = static_cast<std::uint64_t>(gib(4).count);
+  const ClientId one = t.join(t.tenant("a"), hello);
+  auto missing = wire::make<wire::ArenaMissing>();
+  missing.bytes = hello.allocated;
+  t.say(one, missing);
+  t.say(one, wire::make<wire::ArenaKept>());
+  EXPECT_EQ(t.broker.clients().at(one).arena.given, Bytes{});
+  auto back = wire::make<wire::ArenaReturned>();
+  back.bytes = std::uint64_t{1} << 40;
+  t.say(one, back);
+  EXPECT_TRUE(t.gone(one));
+  EXPECT_EQ(t.broker.places().used(), Bytes{});
+}
+
 TEST(SwappingArena, AloneNobodyNeedsAny) {
   TestBroker t;
   const ClientId one = t.join(t.tenant("a"));

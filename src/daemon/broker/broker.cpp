@@ -79,11 +79,15 @@ void Broker::gpu_measured(GpuId id, std::optional<int> utilisation,
   gpu.utilisation = utilisation;
   gpu.measured_at = now;
   gpu.memory_used = memory_used;
-  if (!overhead) return;
-  if (!overhead->at_most) gpu.overhead = overhead->bytes;
-  const bool recent = now - gpu.overhead_found_at < kFoundCounts;
-  const Bytes found = recent ? gpu.overhead_found : Bytes{};
-  memory_.set_overhead(gpu, {overhead->bytes, overhead->clients, overhead->at_most, found}, now);
+  if (overhead && !overhead->at_most) gpu.overhead = overhead->bytes;
+  const bool forgets = gpu.overhead_found > Bytes{} && now - gpu.overhead_found_at >= kFoundCounts;
+  if (forgets) gpu.overhead_found = {};
+  if (!overhead && !forgets) return;
+  // Without a new measurement the last one holds.
+  const Overhead known =
+      overhead.value_or(Overhead{.bytes = gpu.total - *core().promised_limit(id),
+                                 .clients = static_cast<int>(gpu.clients.size())});
+  memory_.set_overhead(gpu, {known.bytes, known.clients, known.at_most, gpu.overhead_found}, now);
 }
 
 void Broker::overlap_seen(GpuId id, bool possible, Time now) {
@@ -215,7 +219,7 @@ void Broker::leave(ClientId id, Time now) {
   gpu.holders.erase(id);
   gpu.doubted.erase(id);
   tenant.clients.erase(id);
-  places_.leave(*client);
+  places_.leave(*client, now);
   desk_.clients.erase(id);
   if (const auto gone = desk_.step(core::ClientGone{id}, now); !gone) {
     desk_.log.error("client_not_forgotten",

@@ -9,6 +9,9 @@
 namespace nvshare::daemon {
 namespace {
 
+// At once: a client whose socket is full is taken for one that does not read.
+constexpr int kMostOffers = 16;
+
 template <typename Message>
 Message slab_message(SegmentId segment, Slabs slabs) {
   auto message = wire::make<Message>();
@@ -76,9 +79,9 @@ bool Places::offer_shared(ClientRecord& client, bool free_only) {
 // have now, so that their slabs need only be passed to it.
 void Places::offer_ahead(ClientRecord& client, Bytes need) {
   if (!shares(client) || client.arena.wait != Duration{} || need <= client.arena.made) return;
-  Bytes lacks = need - client.arena.made - shared_.spare_of(client.id, client.home);
-  while (lacks > Bytes{} && offer_shared(client, false)) {
-    lacks = need - client.arena.made - shared_.spare_of(client.id, client.home);
+  for (int offers = 0; offers < kMostOffers; ++offers) {
+    const Bytes spare = shared_.spare_of(client.id, client.home);
+    if (need <= client.arena.made + spare || !offer_shared(client, false)) return;
   }
 }
 
@@ -90,7 +93,8 @@ void Places::take(ClientRecord& client, const wire::ArenaTaken& message, Time) {
 }
 
 void Places::take(ClientRecord& client, const wire::ArenaPassed& message, Time now) {
-  const Bytes most = message.missing != 0 ? client.arena.given : client.arena.returnable;
+  const Bytes asked = message.missing != 0 ? client.arena.given : client.arena.returnable;
+  const Bytes most = std::min(client.arena.given, asked);
   if (shared_.size_of(message.segment, message.slabs) > most) {
     return disconnect(client, "passed more host memory on than it was asked for");
   }
@@ -125,6 +129,7 @@ void Places::tidy_shared(Time now) {
   for (const SegmentId segment : shared_.orphaned_segments()) {
     shared_.let_go(segment, arena_->let_go(segment));
   }
+  shared_.forget_unmapping(now - kLingers);
   close_shared(shared_.close_idle(now - kLingers));
 }
 

@@ -195,6 +195,44 @@ TEST_F(PassingInAFullArena, AProgramThatLiesIsDisconnected) {
   EXPECT_TRUE(t.gone(one.id));
 }
 
+// Slabs that are shared are not the client's to report as its own host memory: it would keep them,
+// and be given as much again.
+TEST_F(PassingInAFullArena, AProgramThatReportsSlabsAsMissingIsDisconnected) {
+  begin(one, 1, "home", 40);
+  begin(two, 2, "home", 40);
+  all_work({&one, &two}, 500);
+  for (Program* program : {&one, &two}) {
+    auto missing = wire::make<wire::ArenaMissing>();
+    missing.bytes = static_cast<std::uint64_t>(kSlab.count);
+    auto returned = wire::make<wire::ArenaReturned>();
+    returned.bytes = missing.bytes;
+    program == &one ? t.say(program->id, missing) : t.say(program->id, returned);
+    EXPECT_TRUE(t.gone(program->id));
+  }
+}
+
+TEST_F(PassingInAFullArena, ADeadProgramThatMapsSlabsOfOthersKeepsTheirPages) {
+  begin(one, 1, "home", 40);
+  begin(two, 2, "home", 40);
+  all_work({&one, &two}, 500);
+  const bool first = one.host() < two.host();
+  Program& dies = first ? one : two;
+  Program& lives = first ? two : one;
+  std::map<SegmentId, Slabs> both;  // that one of them owns and the other one has mapped
+  for (const auto& [segment, slabs] : lives.owns) {
+    if ((slabs & dies.maps[segment]) != 0) both[segment] = slabs & dies.maps[segment];
+  }
+  ASSERT_FALSE(both.empty()) << "slabs are mapped ahead of need";
+  t.broker.leave(dies.id, t.now);
+  t.broker.leave(lives.id, t.now);
+  t.arena.alive.erase(lives.peer.pid);
+  t.broker.sample(t.now);
+  for (const auto& [segment, slabs] : both) EXPECT_EQ(t.arena.released[segment] & slabs, 0u);
+  t.arena.alive.erase(dies.peer.pid);
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.places().used(), Bytes{});
+}
+
 TEST_F(PassingInAFullArena, APassOfSlabsThatNobodyAskedForIsRefused) {
   begin(one, 1, "home", 40);
   begin(two, 2, "home", 40);

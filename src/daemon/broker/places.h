@@ -52,7 +52,7 @@ class Places : private Owner {
   // About once a second.
   void sample(Time now);
   // The client is gone; its record is still there.
-  void leave(const ClientRecord& client);
+  void leave(const ClientRecord& client, Time now);
 
   static constexpr Duration kNoticed = 1s;   // so soon a program says that it has a piece
   static constexpr Duration kTaken = 60s;    // so soon it has pinned the piece, or never does
@@ -70,6 +70,7 @@ class Places : private Owner {
   Bytes worth_making(ClientRecord& client, Bytes more, Time now) const;
   void ask_back(Time now);
   void tell_need(ClientRecord& client, Bytes bytes);
+  Bytes own_places(const ClientRecord& client) const;
   void lose(ClientRecord& client, Bytes bytes);
   void miss(ClientRecord& client, Bytes bytes, Time now);
   // Shared: passing.cpp.

@@ -67,8 +67,8 @@ Bytes SharedArena::pass(ClientId client, SegmentId id, Slabs slabs, Time now) {
   if (member == nullptr || slabs == 0 || (slabs & ~member->owned) != 0) return {};
   Segment& segment = segments_.at(id);
   member->owned &= ~slabs;
+  if (segment.free == 0) segment.free_since = now;
   segment.free |= slabs;
-  segment.free_since = now;
   const Bytes bytes = bytes_of(segment, slabs);
   owned_[client] -= bytes;
   unowned_ += bytes;
@@ -196,17 +196,19 @@ std::vector<SlabRange> SharedArena::take_closed() {
 
 // --- clients that are gone ---------------------------------------------------------------------
 
-std::vector<SlabClosing> SharedArena::leave(ClientId client, int pid) {
+std::vector<SlabClosing> SharedArena::leave(ClientId client, int pid, Time now) {
   std::vector<SlabClosing> tell;
   for (auto& [id, segment] : segments_) {
     const auto at = segment.members.find(client);
     if (at == segment.members.end()) continue;
     const Member member = at->second;
     segment.members.erase(at);
-    if ((member.owned | member.closing) == 0) continue;
+    const Slabs mapped = member.told | member.mapped | member.closing;
+    if ((member.owned | mapped) == 0) continue;
     Orphan& orphan = segment.orphans[pid];
     orphan.owned |= member.owned;
-    orphan.unmapping |= member.closing;
+    orphan.unmapping |= mapped & ~member.owned;
+    orphan.since = now;
     if (member.owned == 0) continue;
     orphaned_[pid] += bytes_of(segment, member.owned);
     close(id, segment, member.owned, tell);
@@ -251,6 +253,15 @@ void SharedArena::let_go(SegmentId id, Slabs slabs) {
   Segment& segment = segments_.at(id);
   const std::map<int, Orphan> orphans = segment.orphans;
   for (const auto& [pid, orphan] : orphans) drop_orphan(segment, pid, slabs);
+}
+
+void SharedArena::forget_unmapping(Time since) {
+  for (auto& [id, segment] : segments_) {
+    for (auto& [pid, orphan] : segment.orphans) {
+      if (orphan.since <= since) orphan.unmapping = 0;
+    }
+    std::erase_if(segment.orphans, [](const auto& one) { return one.second.all() == 0; });
+  }
 }
 
 // --- sums --------------------------------------------------------------------------------------

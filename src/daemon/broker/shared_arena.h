@@ -73,13 +73,16 @@ class SharedArena {
   std::vector<SlabRange> take_closed();
 
   // --- clients that are gone
-  std::vector<SlabClosing> leave(ClientId client, int pid);
+  std::vector<SlabClosing> leave(ClientId client, int pid, Time now);
   // Processes of clients that are gone, while they may have slabs; and that one has ended.
   std::set<int> orphans() const;
   void process_ended(int pid);
   // Segments that such processes may have; and slabs that none of these processes has any more.
   std::vector<SegmentId> orphaned_segments() const;
   void let_go(SegmentId segment, Slabs slabs);
+  // A process that lives on has unmapped the slabs that its client did not own, when the client
+  // left before `since`.
+  void forget_unmapping(Time since);
 
   // --- sums
   // 0 when there is no such segment.
@@ -98,10 +101,11 @@ class SharedArena {
     Slabs mapped = 0;   // by its own word
     Slabs closing = 0;  // it has not said yet that these are unmapped
   };
-  // The process of a client that is gone. All of its slabs are closing.
+  // The process of a client that is gone. Slabs that it may have are not released.
   struct Orphan {
-    Slabs owned = 0;      // by the client: these count for the process
-    Slabs unmapping = 0;  // told to close, and not answered
+    Slabs owned = 0;      // by the client: these are closing, and count for the process
+    Slabs unmapping = 0;  // the client had these mapped: its process may still have them pinned
+    Time since{};
     Slabs all() const { return owned | unmapping; }
   };
   struct Segment {

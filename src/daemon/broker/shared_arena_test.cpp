@@ -91,7 +91,7 @@ TEST_F(SharedArenaTest, FreeSlabsCloseAfterAWhile) {
 // The GPU may write to its slabs until the kernel has taken the process apart.
 TEST_F(SharedArenaTest, SlabsOfADeadClientStayUntilItsProcessHasEnded) {
   invite();
-  const auto tell = book.leave(kOne, 4711);
+  const auto tell = book.leave(kOne, 4711, Time{});
   ASSERT_EQ(tell.size(), 1u);
   EXPECT_TRUE(book.closed(kTwo, kSegment, tell[0].slabs));
   EXPECT_TRUE(book.take_closed().empty());
@@ -105,7 +105,7 @@ TEST_F(SharedArenaTest, SlabsOfADeadClientStayUntilItsProcessHasEnded) {
 }
 
 TEST_F(SharedArenaTest, AProcessThatLivesOnLetsGoOfSlabs) {
-  book.leave(kOne, 4711);
+  book.leave(kOne, 4711, Time{});
   EXPECT_EQ(book.orphaned_segments(), std::vector<SegmentId>{kSegment});
   book.let_go(kSegment, 0b0010);
   EXPECT_EQ(book.held_by_orphans().at(4711), kSlab * 2 + mib(8));
@@ -221,16 +221,16 @@ TEST(SharedArenaProperty, BooksAddUpOnRandomEvents) {
           if (roll(4) != 0) break;
           clients.erase(id);
           dying[static_cast<int>(id.value)] = id;
-          // A dead process may use its own slabs, and those that it had not unmapped yet.
-          for (auto& [key, slabs] : maps) {
-            if (key.first == id) slabs = owns[key] | (slabs & to_close[key]);
+          // A dead process may still have pinned whatever it had mapped.
+          for (const auto& [key, slabs] : owns) {
+            if (key.first == id) maps[key] |= slabs;
           }
           for (auto* all : {&told, &to_close, &owns}) {
             for (auto& [key, slabs] : *all) {
               if (key.first == id) slabs = 0;
             }
           }
-          tell(book.leave(id, static_cast<int>(id.value)));
+          tell(book.leave(id, static_cast<int>(id.value), Time{Duration{turn}}));
           break;
         }
       }

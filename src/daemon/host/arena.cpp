@@ -25,7 +25,7 @@ Error failed(const char* what) {
 }
 
 // Nobody can give it a name. Unlike anonymous memory it cannot be sealed: a program that makes it
-// shorter ends itself.
+// shorter ends itself, and programs of its own home.
 UniqueFd open_nameless(int mount) {
   if (mount < 0) return {};
   return UniqueFd(openat(mount, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
@@ -165,16 +165,10 @@ void Arena::release(SegmentId segment, Slabs slabs) {
 
 // A process that has ended has let go of its files, and with them of the GPU, before it says so.
 bool Arena::lives(int pid) {
-  auto at = processes_.find(pid);
-  if (at == processes_.end()) {
-    UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    if (!process) return errno != ESRCH;
-    at = processes_.emplace(pid, std::move(process)).first;
-  }
-  pollfd ended{at->second.get(), POLLIN, 0};
-  if (poll(&ended, 1, 0) == 0) return true;
-  processes_.erase(at);
-  return false;
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return errno != ESRCH;
+  pollfd ended{process.get(), POLLIN, 0};
+  return poll(&ended, 1, 0) == 0;
 }
 
 Slabs Arena::let_go(SegmentId segment) {

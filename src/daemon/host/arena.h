@@ -99,8 +99,7 @@ class Arena final : public HostArena {
   bool by_group_ = false;
   std::map<SegmentId, Kept> kept_;
   SegmentId next_segment_ = 1;
-  std::map<int, Bytes> held_;          // of kept_, when it was last looked at
-  std::map<int, UniqueFd> processes_;  // that were asked about, and lived
+  std::map<int, Bytes> held_;  // of kept_, when it was last looked at
   const HostMemory host_;
   const UniqueFd mount_ = mount_huge_memory();
   UniqueFd ready_;

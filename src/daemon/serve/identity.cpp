@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -155,6 +156,19 @@ TenantName Processes::tenant_of(int pid, std::uint32_t uid) const {
     if (!is_name_letter(c)) c = '_';
   }
   return {TenantKind::Container, "container-" + *container, uid};
+}
+
+std::string Processes::home_of(int pid, std::uint32_t uid) const {
+  if (pid <= 0 || !read(pid, "cgroup")) return {};
+  const TenantName tenant = tenant_of(pid, uid);
+  std::string home = fmt::format("{}/{}/{}", uid, daemon::name_of(tenant.kind), tenant.name);
+  for (const char* name : {"user", "pid"}) {
+    struct stat about {};
+    const std::string path = fmt::format("{}/{}/ns/{}", proc_, pid, name);
+    if (stat(path.c_str(), &about) != 0) return {};
+    home += fmt::format("/{}", about.st_ino);
+  }
+  return home;
 }
 
 std::string Processes::name_of(int pid) const {

@@ -28,6 +28,9 @@ class Processes {
   Result<std::optional<TenantId>> run_above(int pid, const std::map<int, TenantId>& runs) const;
   // The tenant of a process that is under no run: its container, or else its user.
   TenantName tenant_of(int pid, std::uint32_t uid) const;
+  // What only programs have in common that may read each other's memory: the user, the container,
+  // and the namespaces of users and processes. Empty when the kernel does not say.
+  std::string home_of(int pid, std::uint32_t uid) const;
   // The name the kernel has for it; "?" when it is gone.
   std::string name_of(int pid) const;
 

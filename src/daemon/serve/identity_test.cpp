@@ -140,6 +140,22 @@ TEST_F(Picture, ATenantIsAContainerOrAUser) {
   EXPECT_EQ(processes.name_of(77), "?");
 }
 
+// A process that cannot be looked at shares host memory with no other process.
+TEST_F(Picture, AHomeIsEmptyWhereTheKernelDoesNotSay) {
+  const Processes processes(root);
+  EXPECT_EQ(processes.home_of(20, 1000), "") << "no namespaces";
+  EXPECT_EQ(processes.home_of(77, 1000), "") << "gone already";
+  EXPECT_EQ(processes.home_of(0, 1000), "");
+}
+
+TEST(Processes, ProgramsOfAUserHaveOneHome) {
+  const Processes processes;
+  const std::string home = processes.home_of(getpid(), 1000);
+  EXPECT_NE(home, "");
+  EXPECT_EQ(processes.home_of(getppid(), 1000), home);
+  EXPECT_NE(processes.home_of(getpid(), 1001), home);
+}
+
 TEST(Processes, TheRealOnesAreRead) {
   const Processes processes;
   EXPECT_EQ(*processes.run_above(getpid(), {{getppid(), TenantId{1}}}), TenantId{1});

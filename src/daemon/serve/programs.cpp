@@ -1,6 +1,7 @@
 #include "daemon/serve/programs.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -38,6 +39,11 @@ Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& se
     limits.memory = Bytes{static_cast<std::int64_t>(message.memory_limit)};
   }
   return limits;
+}
+
+bool has_ended(const UniqueFd& process) {
+  pollfd ended{process.get(), POLLIN, 0};
+  return process && poll(&ended, 1, 0) != 0;
 }
 
 core::Limits lesser(core::Limits limits, const core::Limits& most) {
@@ -220,8 +226,9 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   auto page = SharedPage::make();
   if (!page) return refuse(session, page.error().message);
   session.page = std::move(*page);
-  const TenantName home = processes_.tenant_of(session.peer.pid, session.peer.uid);
-  session.peer.home = fmt::format("{}/{}/{}", home.uid, name_of(home.kind), home.name);
+  session.peer.home = processes_.home_of(session.peer.pid, session.peer.uid);
+  // The number may be another process's by now.
+  if (has_ended(session.process)) session.peer.home.clear();
   const auto greet = [&](wire::Welcome welcome) {
     session.client = ClientId{welcome.client};
     by_client_[*session.client] = session.id;

@@ -454,9 +454,12 @@ void lose(Link& link) {
   link.connection.lost_at = now_ns();
   link.phase = Phase::Unmanaged;
   link.work.busy = false;
+  // From now on the process holds itself to its own limit.
+  const uint64_t limit = link.device.own_limit;
+  const bool above = limit != 0 && link.book.allocated.load() > limit;
   for (Request& request : link.requests) {
     if (request.answer.load() != Request::kWaits) continue;
-    request.answer = Request::kGiven;
+    request.answer = above ? Request::kRefused : Request::kGiven;
     futex_wake(request.answer, kEveryone);
   }
   link.thread.lost = false;

@@ -36,6 +36,7 @@ struct SharedSegment {
   uint64_t bytes = 0;
   uint64_t owned = 0;                  // a bit for each slab
   uint64_t pending = 0;                // being mapped
+  bool arriving = true;                // the thread that maps it has not let go of it yet
   uint64_t closing = 0;                // to be unmapped
   bool forgotten = false;              // the connection is gone: nobody is told any more
   Slab* slabs[wire::kMostSlabs] = {};  // null: not mapped, or not pinned yet

@@ -47,7 +47,7 @@ void make_private(SharedSegment& segment, size_t n) {
 }
 
 void drop_if_empty(Arena& arena, SharedSegment* segment) REQUIRES(arena.mutex) {
-  if (segment->pending != 0 || mapped_slabs(*segment) != 0) return;
+  if (segment->arriving || mapped_slabs(*segment) != 0) return;
   SharedSegment** at = &arena.shared;
   while (*at != segment) at = &(*at)->next;
   *at = segment->next;
@@ -180,6 +180,7 @@ void shared_is_taken(Space& space, SharedSegment& segment, bool mapped_any) {
   {
     const Lock lock(arena.mutex);
     segment.pending = 0;
+    segment.arriving = false;
     const uint64_t mapped = mapped_slabs(segment);
     taken = slabs_of(segment, mapped);
     missing = slabs_of(segment, segment.owned & ~mapped);
