@@ -1,4 +1,5 @@
 #include <bit>
+#include <thread>
 
 #include "interposer/moving/testing/passing_machine.h"
 
@@ -279,6 +280,19 @@ TEST_F(SwapPassingForgotten, InTheMiddle) {
     g_news.clear();
     close(files[1]);
   }
+}
+
+// While the program runs, the thread that maps rests behind each slab.
+TEST_F(SwapPassingForgotten, BeforeTheThreadLetsGoOfTheSegment) {
+  gate.state = gate::kMetered;
+  during_slab(0, [] { usleep(200'000); });
+  add(1, 1, 0b1);
+  while (free_bytes() == 0) std::this_thread::yield();
+  swap_forget_shared(gate);
+  wait_for_arena();
+  EXPECT_FALSE(knows_shared());
+  EXPECT_EQ(private_slabs(), 1);
+  EXPECT_EQ(free_bytes(), 16 * kMiB);
 }
 
 TEST_F(SwapPassingForgotten, WhileAChunkIsAway) {
