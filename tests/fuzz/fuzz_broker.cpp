@@ -2,29 +2,24 @@
 // promised them.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "daemon/broker/broker.h"
+#include "slab_book.h"
 
 namespace {
 
 using namespace nvshare;
 using namespace nvshare::daemon;
-
-void must(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "broken: %s\n", what);
-  std::abort();
-}
 
 // What every client was told, checked as it goes by.
 class Checker final : public Outbox {
@@ -54,6 +49,7 @@ class Checker final : public Outbox {
     if (const auto* in = wire::as<wire::SwapIn>(header)) {
       take_order(client, {in->order, in->bytes, false});
     }
+    slabs.hear(client, header);
   }
   void note_answer(std::uint64_t request) {
     must(++answers <= requests, "an answer that nobody asked for");
@@ -79,6 +75,7 @@ class Checker final : public Outbox {
   void disconnect(ClientId client, std::string_view) override { doomed.insert(client); }
   void end(ClientId client) override { doomed.insert(client); }
 
+  SlabBook slabs;
   std::uint64_t last_grant = 0;
   std::uint64_t last_order = 0;
   std::map<ClientId, Order> orders;  // the last one
@@ -120,23 +117,6 @@ class Input {
 constexpr std::uint64_t kOurs = 1ull << 63;   // marks requests whose answers are counted
 constexpr std::uint64_t kUnit = 64ull << 20;  // of memory, so that small numbers matter
 
-// Host memory that is there at the next turn, or is not.
-class Pieces final : public HostArena {
- public:
-  Bytes most() const override { return gib(16); }
-  std::string_view limited_by() const override { return "arena_limit"; }
-  const std::map<int, Bytes>& held() const override { return held_by; }
-  void make(ClientId client, Bytes bytes) override { wanted.emplace_back(client, bytes); }
-  void share(SegmentId) override {}
-  UniqueFd reopen(SegmentId) override { return UniqueFd(dup(2)); }
-  void release(SegmentId, Slabs) override {}
-  bool lives(int pid) override { return pid % 2 == 0; }
-  Slabs let_go(SegmentId segment) override { return segment; }
-
-  std::map<int, Bytes> held_by;
-  std::vector<std::pair<ClientId, Bytes>> wanted;
-};
-
 class Play {
  public:
   explicit Play(std::span<const std::uint8_t> data)
@@ -144,6 +124,7 @@ class Play {
           must(line.find("event=client_not_forgotten") == line.npos, "a client stays");
           must(line.find("event=memory_not_booked") == line.npos, "memory is not booked");
           must(line.find("event=credit_not_booked") == line.npos, "credit is not booked");
+          must(line.find("event=host_memory_not_told") == line.npos, "host memory is not told");
           must(line.find("event=tenant_not_removed") == line.npos, "a tenant stays");
         }) {
     core::Config config;
@@ -151,6 +132,7 @@ class Play {
     config.policy = core::kComputePolicies[bytes_.byte() % core::kComputePolicies.size()];
     broker_ = std::make_unique<Broker>(config, now_, outbox_, log_);
     broker_->accept_claimed_gpus();
+    arena_.limit = gib(1 + bytes_.byte() % 16);
     broker_->places().set_arena(arena_);
   }
 
@@ -159,6 +141,7 @@ class Play {
       one();
       make_pieces();
       settle();
+      check_arena();
       check();
     }
   }
@@ -166,6 +149,7 @@ class Play {
  private:
   void one() {
     now_ += Duration{static_cast<std::int64_t>(bytes_.number() % (1ull << 36))};
+    fate_ = bytes_.byte();
     if (broker_->next_wakeup() && *broker_->next_wakeup() <= now_) broker_->tick(now_);
     switch (bytes_.byte() % 16) {
       case 0:
@@ -223,7 +207,7 @@ class Play {
     auto hello = wire::make<wire::Hello>();
     hello.magic = wire::kMagic;
     hello.major = wire::kMajor;
-    hello.minor = bytes_.byte() % 2;
+    hello.minor = bytes_.byte() % (wire::kMinor + 1);
     hello.gpu[0] = bytes_.byte() % 2;
     hello.gpu_memory = 8ull << 30;
     hello.allocated = bytes_.number() * kUnit;
@@ -231,7 +215,9 @@ class Play {
     hello.pinned = std::min(bytes_.number() * kUnit, hello.resident);
     hello.memory_limit = bytes_.number() * kUnit;
     auto page = std::make_unique<wire::Page>();
-    const auto welcome = broker_->hello(hello, {1, 0}, *tenant, *page, now_);
+    const char* const homes[] = {"", "home", "home", "elsewhere"};
+    const Peer peer{++processes_, 0, homes[bytes_.byte() % 4]};
+    const auto welcome = broker_->hello(hello, peer, *tenant, *page, now_);
     if (welcome) clients_[ClientId{welcome->client}] = std::move(page);
   }
 
@@ -254,6 +240,7 @@ class Play {
       case 1:
         return (void)broker_->set_scheduling(bytes_.byte() % 2 == 0, now_);
       case 2:
+        if (bytes_.byte() % 4 == 0) outbox_.slabs.orphans.clear();  // these processes end
         return broker_->sample(now_);
       case 3: {
         core::Limits limits;
@@ -316,6 +303,7 @@ class Play {
       if (request->movable == 0) outbox_.pinned.insert(request->request);
     }
     if (wire::as<wire::Released>(header) != nullptr) return;  // packet() keeps count of those
+    outbox_.slabs.say(*id, header);
     broker_->packet(*id, header, now_);
   }
 
@@ -323,7 +311,7 @@ class Play {
     const ClientId* found = some_client();
     if (found == nullptr) return;
     const ClientId id = *found;
-    switch (bytes_.byte() % 8) {
+    switch (bytes_.byte() % 12) {
       case 0: {
         const auto message = wire::make<wire::RequestGrant>();
         return broker_->packet(id, &message.header, now_);
@@ -366,11 +354,16 @@ class Play {
         auto kept = wire::make<wire::ArenaKept>();
         auto returned = wire::make<wire::ArenaReturned>();
         auto missing = wire::make<wire::ArenaMissing>();
-        kept.bytes = returned.bytes = missing.bytes = bytes_.number() * kUnit;
+        kept.bytes = returned.bytes = missing.bytes =
+            bytes_.number() * (bytes_.byte() % 4 == 0 ? 1 : kUnit);
         const wire::Header* const headers[] = {&kept.header, &returned.header, &missing.header,
                                                &returned.header};
         return broker_->packet(id, headers[bytes_.byte() % 4], now_);
       }
+      case 6:
+      case 7:
+      case 8:
+        return slabs(id);
       default: {
         auto message = wire::make<wire::MemoryMoved>();
         const Checker::Order& order = outbox_.orders[id];
@@ -387,13 +380,61 @@ class Play {
     }
   }
 
+  // Of slabs that the client was told of, or not.
+  void slabs(ClientId id) {
+    const auto all = outbox_.slabs.of[id];
+    if (bytes_.byte() % 2 == 0) {
+      for (const auto& [segment, known] : all) {
+        say_slabs<wire::ArenaTaken>(id, segment, known.told);
+        say_slabs<wire::ArenaClosed>(id, segment, known.closing);
+      }
+      return;
+    }
+    std::pair<SegmentId, SlabBook::Known> one;
+    if (!all.empty()) one = *std::next(all.begin(), bytes_.byte() % all.size());
+    auto [segment, known] = one;
+    const Slabs some = ~Slabs{0} << bytes_.byte() % 64;
+    const int kind = bytes_.byte();
+    const bool honest = kind < 192;
+    if (!honest && bytes_.byte() % 2 == 0) segment = bytes_.number();
+    if (!honest) {
+      const Slabs wild = bytes_.number();
+      known = {wild, wild, wild, wild};
+    }
+    switch (kind % 4) {
+      case 0:
+        return say_slabs<wire::ArenaTaken>(id, segment, known.told & some, honest);
+      case 1:
+        return say_slabs<wire::ArenaClosed>(id, segment, known.closing & some, honest);
+      case 2:
+        return say_slabs<wire::ArenaPassed>(id, segment, known.owned & some, honest, true);
+      default:
+        Slabs passed = known.owned & some;
+        const Bytes most = broker_->clients().at(id).arena.returnable;
+        while (honest && SlabBook::kSlab * std::popcount(passed) > most) passed &= passed - 1;
+        return say_slabs<wire::ArenaPassed>(id, segment, passed, honest);
+    }
+  }
+  template <typename Message>
+  void say_slabs(ClientId id, SegmentId segment, Slabs slabs, bool honest = true,
+                 bool missing = false) {
+    if (honest && slabs == 0) return;
+    auto message = wire::make<Message>();
+    message.segment = segment;
+    message.slabs = slabs;
+    message.missing = missing ? 1 : 0;
+    outbox_.slabs.say(id, &message.header);
+    broker_->packet(id, &message.header, now_);
+    must(!honest || !outbox_.doomed.contains(id), "an honest client stays");
+  }
+
   void make_pieces() {
     for (const auto& [id, bytes] : std::exchange(arena_.wanted, {})) {
       if (!clients_.contains(id)) continue;
-      if (bytes_.byte() % 4 == 0) {
+      if (fate_ % 8 == 7) {
         broker_->places().failed(id, bytes, "fuzz", now_);
       } else {
-        broker_->places().ready(id, 0, bytes, now_);
+        broker_->places().ready(id, 0, bytes, now_, ++segments_);
       }
     }
   }
@@ -404,8 +445,13 @@ class Play {
       const ClientId id = *outbox_.doomed.begin();
       outbox_.doomed.erase(outbox_.doomed.begin());
       if (!clients_.contains(id)) continue;
+      // Until a sample, host memory that came back hides slabs of its process (Places::lingering).
+      broker_->sample(now_);
       outbox_.gone.insert(id);
       outbox_.held.erase(id);
+      const int pid = broker_->clients().at(id).pid;
+      outbox_.slabs.leave(id, pid);
+      if (fate_ < 128) outbox_.slabs.orphans.erase(pid);  // its process ends with it
       broker_->leave(id, now_);
       clients_.erase(id);
     }
@@ -425,6 +471,21 @@ class Play {
     must(client.memory.beyond() == Bytes{0}, "and whose memory is all counted");
   }
 
+  // Clients bring host memory beyond what the arena has; all else is within it.
+  void check_arena() {
+    const Places& places = broker_->places();
+    must(places.used() <= arena_.most() + places.brought(), "no more than the arena has");
+    must(places.used() >= outbox_.slabs.there(), "all slabs that are there are counted");
+    for (const auto& [id, client] : broker_->clients()) {
+      must(client.arena.given >= Bytes{0}, "no host memory is no host memory");
+      must(client.arena.given <= client.arena.made, "no more host memory than was made");
+      for (const auto& [segment, known] : outbox_.slabs.of[id]) {
+        const auto [at, fresh] = homes_.emplace(segment, client.home);
+        must(at->second == client.home, "slabs stay in their home");
+      }
+    }
+  }
+
   void check() const {
     must(broker_->clients().size() == clients_.size(), "who is there is known");
     for (const auto& [id, client] : broker_->clients()) {
@@ -432,7 +493,6 @@ class Play {
       must(view.has_value(), "the core knows every client");
       must(view->allocated == client.memory.counted(), "the core counts what the account says");
       must(view->pinned <= view->resident && view->resident <= view->allocated, "books");
-      must(client.arena.given <= client.arena.made, "no more host memory than was made");
       must(client.memory.counted() <= broker_->gpus().at(client.gpu).total, "at most the GPU");
       must(client.memory.doubted() >= Bytes{0}, "no doubt is no doubt");
       must(client.memory.beyond() >= Bytes{0} &&
@@ -456,7 +516,11 @@ class Play {
   Input bytes_;
   Log log_;
   Checker outbox_;
-  Pieces arena_;
+  Pieces arena_{outbox_.slabs};
+  SegmentId segments_ = 0;
+  std::uint8_t fate_ = 0;  // of pieces and processes, in this step
+  int processes_ = 0;
+  std::map<SegmentId, std::string> homes_;
   Time now_{std::chrono::seconds(1)};
   std::unique_ptr<Broker> broker_;
   std::map<ClientId, std::unique_ptr<wire::Page>> clients_;
