@@ -445,8 +445,6 @@ class Play {
       const ClientId id = *outbox_.doomed.begin();
       outbox_.doomed.erase(outbox_.doomed.begin());
       if (!clients_.contains(id)) continue;
-      // Until a sample, host memory that came back hides slabs of its process (Places::lingering).
-      broker_->sample(now_);
       outbox_.gone.insert(id);
       outbox_.held.erase(id);
       const int pid = broker_->clients().at(id).pid;

@@ -40,10 +40,13 @@ Bytes Places::lingering() const {
   for (const auto& [id, client] : clients_) {
     counted[client.pid] += client.arena.given - shared_.owned_by(id);
   }
-  // What has come back since the last look is still in what was seen then.
-  for (const auto& [pid, bytes] : returned_) counted[pid] += bytes;
-  Bytes sum{};
   std::map<int, Bytes> held = arena_->held();
+  // What has come back since the last look is still in what was seen then. Slabs are no part of it.
+  for (auto& [pid, bytes] : held) {
+    const auto back = returned_.find(pid);
+    if (back != returned_.end()) bytes = std::max(Bytes{}, bytes - back->second);
+  }
+  Bytes sum{};
   for (const auto& [pid, bytes] : orphaned) held[pid] += bytes;
   for (const auto& [pid, bytes] : held) sum += std::max(Bytes{}, bytes - counted[pid]);
   return sum;

@@ -81,6 +81,7 @@ void return_if_there_is_any(Space& space) {
 Slab* next_closing(Arena& arena) {
   const Lock lock(arena.mutex);
   for (SharedSegment* segment = arena.shared; segment != nullptr; segment = segment->next) {
+    if (segment->arriving) continue;
     for (size_t n = 0; n < wire::kMostSlabs; ++n) {
       if ((segment->closing & bit(n)) != 0 && segment->slabs[n] != nullptr)
         return segment->slabs[n];
@@ -107,7 +108,7 @@ void hide_slab(const Slab& slab, bool hide) {
 
 bool has_closing(const Arena& arena) {
   for (const SharedSegment* one = arena.shared; one != nullptr; one = one->next) {
-    if ((one->closing & mapped_slabs(*one)) != 0) return true;
+    if (!one->arriving && (one->closing & mapped_slabs(*one)) != 0) return true;
   }
   return false;
 }
@@ -141,6 +142,7 @@ void swap_add_shared(gate::Gate& gate, int descriptor, const SwapSharedSegment& 
     if (descriptor >= 0) close(descriptor);
     const uint64_t bytes = swap_slab_bytes(about.bytes, about.owned);
     tell_slabs(gate, SlabNews::kTaken, {about.connection, about.id, 0, 0});
+    if (about.owned == 0) return;
     tell_slabs(gate, SlabNews::kMissing, {about.connection, about.id, about.owned, bytes});
     return;
   }
@@ -151,7 +153,8 @@ void swap_add_shared(gate::Gate& gate, int descriptor, const SwapSharedSegment& 
 
 bool shared_is_wanted(Arena& arena, SharedSegment& segment, size_t n) {
   const Lock lock(arena.mutex);
-  const uint64_t wanted = segment.pending & ~segment.closing & bit(n);
+  const uint64_t gone = segment.forgotten ? ~segment.owned : segment.closing;
+  const uint64_t wanted = segment.pending & ~gone & bit(n);
   segment.pending &= wanted | ~bit(n);
   return wanted != 0;
 }
@@ -180,20 +183,24 @@ void shared_is_taken(Space& space, SharedSegment& segment, bool mapped_any) {
   {
     const Lock lock(arena.mutex);
     segment.pending = 0;
-    segment.arriving = false;
     const uint64_t mapped = mapped_slabs(segment);
     taken = slabs_of(segment, mapped);
     missing = slabs_of(segment, segment.owned & ~mapped);
     closed = slabs_of(segment, segment.closing & ~mapped);
     segment.owned &= mapped;
     segment.closing &= mapped;
-    drop_if_empty(arena, &segment);
   }
   if (!mapped_any) arena_note_untaken(space, 0, missing.bytes);
   if (missing.slabs != 0) arena_warn_missing();
   tell(space, SlabNews::kTaken, taken);
   tell(space, SlabNews::kMissing, missing);
   tell(space, SlabNews::kClosed, closed);
+  {
+    // Slabs are closed from now on, because the scheduler does not expect closed slabs in kTaken.
+    const Lock lock(arena.mutex);
+    segment.arriving = false;
+    drop_if_empty(arena, &segment);
+  }
   return_if_there_is_any(space);
 }
 

@@ -236,6 +236,19 @@ TEST_F(SwapPassing, TheSlabThatIsBeingMappedIsClosed) {
   EXPECT_EQ(free_bytes(), 16 * kMiB);
 }
 
+// The scheduler disconnects a client that says it has mapped what it has closed.
+TEST_F(SwapPassing, ASlabIsClosedAfterItIsToldAsTaken) {
+  g_on_news = [&](const News& news) {
+    if (news.what != SlabNews::kTaken) return;
+    close_slabs(1, 0b10);
+    for (int i = 0; i < 50 && times_told(SlabNews::kClosed) == 0; ++i) usleep(1000);
+  };
+  add(1, 2, 0b01);
+  wait_for_arena();
+  EXPECT_EQ(told(SlabNews::kClosed), 0b10u);
+  EXPECT_EQ(g_news.back().what, SlabNews::kClosed);
+}
+
 // --- the scheduler is gone ---------------------------------------------------------------------
 
 class SwapPassingForgotten : public PassingMachine {
@@ -280,6 +293,13 @@ TEST_F(SwapPassingForgotten, InTheMiddle) {
     g_news.clear();
     close(files[1]);
   }
+}
+
+TEST_F(SwapPassingForgotten, NoPagesAreMadeForOthers) {
+  during_slab(0, [&] { swap_forget_shared(gate); });
+  add(1, 12, 0x811);
+  wait_for_arena();
+  EXPECT_EQ(pages(), 48 * kMiB);
 }
 
 // While the program runs, the thread that maps rests behind each slab.

@@ -42,8 +42,9 @@ Slab* take_idle_slab(Arena& arena) {
 }
 
 // It stays after all.
-void put_back(Arena& arena, Slab& slab) {
+void put_back(Arena& arena, Slab& slab, bool pinned) {
   const Lock lock(arena.mutex);
+  if (!pinned) slab.pinned_in = nullptr;
   arena.bytes += slab.bytes;
   arena.extents.add_range(arena.extent_pool, reinterpret_cast<uint64_t>(slab.memory), slab.bytes);
 }
@@ -54,15 +55,15 @@ uint64_t return_one(Arena& arena) {
   Slab* slab = gate::stopped_looking() ? nullptr : take_idle_slab(arena);
   if (slab == nullptr) return 0;
   if (!unpin_slab(*slab)) {
-    put_back(arena, *slab);
+    put_back(arena, *slab, true);
     return 0;
   }
-  slab->pinned_in = nullptr;
   if (!unmap_slab(slab->memory, slab->bytes)) {
-    put_back(arena, *slab);
+    put_back(arena, *slab, false);
     return 0;
   }
   const Lock lock(arena.mutex);
+  slab->pinned_in = nullptr;
   slab->memory = nullptr;
   return slab->bytes;
 }
