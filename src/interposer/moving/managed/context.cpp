@@ -4,19 +4,6 @@
 namespace nvshare::interposer::moving::managed {
 namespace {
 
-Lane* find_lane(Space& space, CUcontext context) REQUIRES(space.mutex) {
-  for (Lane& lane : space.lanes) {
-    if (lane.context == context) return &lane;
-  }
-  return nullptr;
-}
-
-Lane* known_lane(Space& space, CUcontext context) {
-  if (context == nullptr) return nullptr;
-  const Lock lock(space.mutex);
-  return find_lane(space, context);
-}
-
 // Takes those of the lane out of the books, but for what is being freed.
 void forget_lane(Space& space, const Lane& lane, Freed& freed) REQUIRES(space.mutex) {
   Allocation* list = nullptr;
@@ -40,10 +27,7 @@ void forget_lane(Space& space, const Lane& lane, Freed& freed) REQUIRES(space.mu
 
 Lane* lane_of(Space& space, CUcontext context) {
   const Lock lock(space.mutex);
-  if (Lane* known = find_lane(space, context)) return known;
-  Lane* made = find_lane(space, nullptr);
-  if (made != nullptr) made->context = context;
-  return made;
+  return take_lane(space.lanes, context);
 }
 
 CUstream stream_of(Space& space, Lane& lane) {

@@ -6,6 +6,7 @@
 #include "interposer/guest/pool.h"
 #include "interposer/guest/sys.h"
 #include "interposer/guest/tree.h"
+#include "interposer/moving/lanes.h"
 #include "interposer/moving/managed/managed.h"
 #include "interposer/moving/per_gate.h"
 
@@ -14,13 +15,6 @@
 namespace nvshare::interposer::moving::managed {
 
 struct Allocation;
-
-enum class Where : uint8_t {
-  kHere,     // on the GPU
-  kLeaving,  // being moved by the link's thread, which alone touches it until it is done
-  kComing,   // the same
-  kAway,
-};
 
 struct Piece {
   Allocation* allocation = nullptr;
@@ -32,10 +26,7 @@ struct Piece {
   Piece* after = nullptr;
 };
 
-// What we have in a context of the program's. Lives as long as its Space; the context may go.
-struct Lane {
-  CUcontext context = nullptr;
-  bool leaving = false;  // the driver is ending it: nothing is moved in it
+struct Lane : ContextLane {
   CUstream stream = nullptr;
 };
 
@@ -60,7 +51,6 @@ struct ByAddress {
   }
 };
 
-inline constexpr size_t kMaxLanes = 64;
 // What moves as one, and is told as one.
 inline constexpr uint64_t kLargestPiece = largest_chunk(~uint64_t{0});
 
@@ -107,7 +97,7 @@ void set_where(Space& space, Piece& piece, Where where) REQUIRES(space.mutex);
 // It did not move after all: it is what it was before, and first in its list.
 void put_back(Space& space, Piece& piece) REQUIRES(space.mutex);
 inline bool is_resident(const Piece& piece) {
-  return piece.where == Where::kHere || piece.where == Where::kLeaving;
+  return moving::is_resident(piece.where);
 }
 // How much of it is on the GPU.
 uint64_t resident_bytes(const Allocation& allocation);

@@ -5,13 +5,6 @@ namespace nvshare::interposer::moving::swap {
 
 namespace {
 
-Lane* find_lane(Space& space, CUcontext context) REQUIRES(space.mutex) {
-  for (Lane& lane : space.lanes) {
-    if (lane.context == context) return &lane;
-  }
-  return nullptr;
-}
-
 bool can_use(const Lane* lane) {
   return lane != nullptr && lane->context != nullptr && !lane->leaving;
 }
@@ -33,22 +26,14 @@ void swap_context_made(gate::Gate& gate, CUcontext context) {
   if (Space* space = make_space(gate)) lane_of(*space, context);
 }
 
-Lane* known_lane(Space& space, CUcontext context) {
-  if (context == nullptr) return nullptr;
-  const Lock lock(space.mutex);
-  return find_lane(space, context);
-}
-
 Lane* lane_of(Space& space, CUcontext context) {
   if (Lane* known = known_lane(space, context)) return known;
   Lane* made = nullptr;
   {
     const Lock lock(space.mutex);
-    made = find_lane(space, context);
-    if (made == nullptr) made = find_lane(space, nullptr);
-    if (made == nullptr) return nullptr;
-    made->context = context;
+    made = take_lane(space.lanes, context);
   }
+  if (made == nullptr) return nullptr;
   // There may be host memory that waits for a context.
   arena_prepare_later(space);
   return made;

@@ -4,6 +4,7 @@
 #include "interposer/catch/current.h"
 #include "interposer/guest/list.h"
 #include "interposer/guest/sys.h"
+#include "interposer/moving/lanes.h"
 #include "interposer/moving/per_gate.h"
 #include "interposer/moving/swap/arena.h"
 #include "interposer/moving/swap/extents.h"
@@ -20,15 +21,6 @@ namespace nvshare::interposer::moving::swap {
 struct Backing;
 struct Region;
 struct Space;
-
-enum class Where : uint8_t {
-  kHere,     // on the GPU
-  kChosen,   // the same, and about to leave
-  kLeaving,  // being moved by the link's thread, which alone touches it until it is done
-  kComing,   // the same
-  kAway,
-  kPinned,  // on the GPU for ever
-};
 
 // What a chunk that is away will be when it is back.
 enum class Content : uint8_t {
@@ -75,10 +67,7 @@ struct Chunk {
 
 using ChunkList = List<Chunk>;
 
-// What we have in a context of the program's. Lives as long as its Space; the context may go.
-struct Lane {
-  CUcontext context = nullptr;
-  bool leaving = false;   // the driver is ending it: nothing is moved in it
+struct Lane : ContextLane {
   bool prepared = false;  // all that follows is there, ahead of need
   CUstream copies = nullptr;
   CUevent events[2 * kBatch] = {};
@@ -116,8 +105,6 @@ struct AllocationsByAddress {
   static TreeNode<Allocation>& node(Allocation& one) { return one.by_address; }
   static bool before(const Allocation& a, const Allocation& b) { return a.address < b.address; }
 };
-
-inline constexpr size_t kMaxLanes = 64;
 
 // One per gate. Lives as long as the process.
 struct Space {
@@ -186,7 +173,7 @@ void set_where(Chunk& chunk, Where where);
 void put_back(Chunk& chunk);
 // Whether the program's bytes in it count as resident.
 inline bool is_resident(const Chunk& chunk) {
-  return chunk.where != Where::kAway && chunk.where != Where::kComing;
+  return moving::is_resident(chunk.where);
 }
 // The region's chunks begin to count, and to be moved; or stop to.
 void add_chunks(Region& region);
@@ -249,8 +236,6 @@ void forget_backings();
 
 // What we have in the context; made when there is nothing yet. Null when there is no place for it.
 Lane* lane_of(Space& space, CUcontext context) EXCLUDES(space.mutex);
-// The same, but null when there is nothing yet.
-Lane* known_lane(Space& space, CUcontext context) EXCLUDES(space.mutex);
 // Where the region's chunks can be moved now; null: nowhere. With the space's mutex held.
 Lane* lane_for(Region& region);
 // Our stream in the lane's context, which is current; null when it cannot be made.
