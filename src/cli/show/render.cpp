@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "cli/show/table.h"
 
@@ -209,10 +210,20 @@ std::string processes_text(const Status& status, bool colour) {
                     rows, colour);
 }
 
+// A limit may be below what is in use, on the GPU where most is.
+std::string above_limit(const TenantInfo& tenant) {
+  std::map<long, Bytes> used;
+  for (const ProcessInfo& one : tenant.processes) used[one.gpu] += one.allocated;
+  Bytes most{};
+  for (const auto& [gpu, bytes] : used) most = std::max(most, bytes);
+  if (!tenant.memory || most <= *tenant.memory) return {};
+  return fmt::format(" ({} in use: kept, and no more is given)", to_text(most));
+}
+
 std::string tenant_line(const TenantInfo& tenant) {
-  return fmt::format("{}: cores {}%, memory {}, priority {}{}\n", short_text(tenant.name, 64),
+  return fmt::format("{}: cores {}%, memory {}{}, priority {}{}\n", short_text(tenant.name, 64),
                      tenant.cores, tenant.memory ? to_text(*tenant.memory) : "without limit",
-                     tenant.priority,
+                     above_limit(tenant), tenant.priority,
                      tenant.paused   ? ", paused"
                      : tenant.asleep ? fmt::format(", {}", asleep(tenant))
                                      : "");

@@ -180,5 +180,23 @@ TEST(Render, AProbeIsReadAsItWasWritten) {
   for (const char* line : {"", "[]", "{}", R"({"library":1})"}) EXPECT_FALSE(read_probe(line));
 }
 
+TEST(TenantLine, SaysThatALimitIsBelowWhatIsInUse) {
+  TenantInfo tenant;
+  tenant.name = "train";
+  tenant.memory = gib(4);
+  const auto add = [&](long gpu, Bytes allocated) {
+    ProcessInfo& one = tenant.processes.emplace_back();
+    one.gpu = gpu;
+    one.allocated = allocated;
+  };
+  add(0, gib(3));
+  add(1, gib(4));
+  EXPECT_EQ(tenant_line(tenant), "train: cores 100%, memory 4GiB, priority 0\n");
+  add(0, gib(3));
+  EXPECT_EQ(tenant_line(tenant),
+            "train: cores 100%, memory 4GiB (6GiB in use: kept, and no more is given), "
+            "priority 0\n");
+}
+
 }  // namespace
 }  // namespace nvshare::cli
