@@ -8,6 +8,9 @@
 #include <map>
 #include <random>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "wire/messages.h"
 
@@ -130,125 +133,167 @@ TEST_F(SharedArenaTest, SlabsThatAreBeingMappedAreGivenLast) {
   EXPECT_EQ(book.give(kOne, "home", kSlab).at(0).slabs, 0b0001u);
 }
 
-// Whatever clients say and do, no slab has two owners, none is released while a client or a dead
-// client's process may have it, and the sums are those of the slabs.
+// Clients as the library makes them, and processes that die slowly. They say and do anything that
+// an honest client can.
+class Players {
+ public:
+  explicit Players(unsigned seed) : dice_(seed) {}
+
+  void play(int turn) {
+    now_ = Time{Duration{turn}};
+    const ClientId id{1 + roll(3)};
+    if (!clients_.contains(id)) {
+      come_back(id);
+    } else {
+      act(id);
+    }
+    expect_nobody_uses_what_is_released();
+  }
+  Bytes booked() const {
+    Bytes sum = book_.unowned();
+    for (const auto& [pid, bytes] : book_.held_by_orphans()) sum += bytes;
+    for (const ClientId one : clients_) sum += book_.owned_by(one);
+    return sum;
+  }
+  Bytes there() const {
+    Bytes sum{};
+    for (const auto& [segment, slabs] : alive_) sum += kSlab * std::popcount(slabs);
+    return sum;
+  }
+
+ private:
+  using Key = std::pair<ClientId, SegmentId>;
+  using SlabMap = std::map<Key, Slabs>;
+
+  std::uint64_t roll(std::uint64_t below) { return dice_() % below; }
+  static std::string home(ClientId id) { return id.value == 3 ? "b" : "a"; }
+  static int pid(ClientId id) { return static_cast<int>(id.value); }
+
+  void act(ClientId id) {
+    switch (roll(8)) {
+      case 0:
+        return get_segment(id);
+      case 1:
+        return get_offer(id);
+      case 2:
+        return map_slabs(id);
+      case 3:
+        return pass_slabs(id);
+      case 4:
+        return get_slabs(id);
+      case 5:
+        return tell(roll(2) == 0 ? book_.close_others(home(id), kSlab * 2)
+                                 : book_.close_idle(now_ - Duration{20}));
+      case 6:
+        return unmap_slabs(id);
+      default:
+        if (roll(4) == 0) die(id);
+    }
+  }
+
+  void get_segment(ClientId id) {
+    if (alive_.size() > 4) return;
+    const SegmentId made = next_++;
+    const Bytes bytes = kSlab * (1 + static_cast<int>(roll(5)));
+    alive_[made] = owns_[{id, made}] = told_[{id, made}] = book_.add(made, home(id), bytes, id);
+  }
+  void get_offer(ClientId id) {
+    const SlabOffer offer = book_.offer(id, home(id), roll(2) == 0);
+    if (offer.segment != 0) told_[{id, offer.segment}] = offer.there;
+  }
+  // Slabs that were told to close meanwhile are not mapped.
+  void map_slabs(ClientId id) {
+    for (auto& [key, slabs] : told_) {
+      if (key.first != id || slabs == 0) continue;
+      const Slabs mapped = slabs & ~to_close_[key];
+      EXPECT_TRUE(book_.taken(id, key.second, mapped));
+      maps_[key] |= mapped;
+      EXPECT_EQ(owns_[key] & ~maps_[key], 0u) << "its own slabs are not closed";
+      slabs = 0;
+    }
+  }
+  void pass_slabs(ClientId id) {
+    for (auto& [key, slabs] : owns_) {
+      const Slabs some = slabs & maps_[key] & dice_();
+      if (key.first != id || some == 0) continue;
+      EXPECT_GT(book_.pass(id, key.second, some, now_), Bytes{});
+      slabs &= ~some;
+    }
+  }
+  void get_slabs(ClientId id) {
+    const Bytes most = kSlab * (1 + static_cast<int>(roll(4)));
+    for (const SlabRange& range : book_.give(id, home(id), most)) {
+      for (const auto& [key, slabs] : owns_) {
+        if (key.second != range.segment) continue;
+        EXPECT_EQ(slabs & range.slabs, 0u) << "a slab has two owners";
+      }
+      owns_[{id, range.segment}] |= range.slabs;
+    }
+  }
+  void tell(const std::vector<SlabClosing>& all) {
+    for (const SlabClosing& one : all) to_close_[{one.client, one.segment}] |= one.slabs;
+  }
+  void unmap_slabs(ClientId id) {
+    for (auto& [key, slabs] : to_close_) {
+      if (key.first != id || slabs == 0 || told_[key] != 0) continue;
+      EXPECT_TRUE(book_.closed(id, key.second, slabs));
+      maps_[key] &= ~slabs;
+      slabs = 0;
+    }
+  }
+  // A dead process may still have pinned whatever it had mapped.
+  void die(ClientId id) {
+    clients_.erase(id);
+    dying_.insert(id);
+    for (const auto& [key, slabs] : owns_) {
+      if (key.first == id) maps_[key] |= slabs;
+    }
+    for (SlabMap* all : {&told_, &to_close_, &owns_}) forget(*all, id);
+    tell(book_.leave(id, pid(id), now_));
+  }
+  // Its process has ended, and another one has its number.
+  void come_back(ClientId id) {
+    clients_.insert(id);
+    dying_.erase(id);
+    forget(maps_, id);
+    book_.process_ended(pid(id));
+  }
+  static void forget(SlabMap& all, ClientId id) {
+    for (auto& [key, slabs] : all) {
+      if (key.first == id) slabs = 0;
+    }
+  }
+  void expect_nobody_uses_what_is_released() {
+    for (const SlabRange& range : book_.take_closed()) {
+      alive_[range.segment] &= ~range.slabs;
+      for (const auto& [key, slabs] : maps_) {
+        if (key.second != range.segment) continue;
+        const Slabs uses = dying_.contains(key.first) ? slabs : slabs & owns_[key];
+        EXPECT_EQ(uses & range.slabs, 0u) << "a slab is released too early";
+      }
+    }
+  }
+
+  std::mt19937 dice_;
+  Time now_{};
+  SharedArena book_;
+  SegmentId next_ = 1;
+  std::map<SegmentId, Slabs> alive_;  // not released yet
+  std::set<ClientId> clients_{kOne, kTwo, kStranger};
+  std::set<ClientId> dying_;
+  SlabMap maps_;
+  SlabMap told_;
+  SlabMap to_close_;
+  SlabMap owns_;
+};
+
 TEST(SharedArenaProperty, BooksAddUpOnRandomEvents) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
-    std::mt19937 dice(seed);
-    const auto roll = [&](unsigned below) { return dice() % below; };
-    SharedArena book;
-    std::map<SegmentId, Slabs> alive;                      // not released yet
-    std::map<std::pair<ClientId, SegmentId>, Slabs> maps;  // as a client would
-    std::map<std::pair<ClientId, SegmentId>, Slabs> told, to_close, owns;
-    std::set<ClientId> clients{ClientId{1}, ClientId{2}, ClientId{3}};
-    std::map<int, ClientId> dying;
-    SegmentId next = 1;
-    const auto home = [](ClientId id) { return id.value == 3 ? "b" : "a"; };
-    const auto tell = [&](const std::vector<SlabClosing>& all) {
-      for (const SlabClosing& one : all) to_close[{one.client, one.segment}] |= one.slabs;
-    };
-    const auto hand_out = [&](ClientId id, const std::vector<SlabRange>& given) {
-      for (const SlabRange& range : given) {
-        for (const auto& [key, slabs] : owns) {
-          if (key.second != range.segment) continue;
-          EXPECT_EQ(slabs & range.slabs, 0u) << "seed " << seed;
-        }
-        owns[{id, range.segment}] |= range.slabs;
-      }
-    };
-    for (int turn = 0; turn < 300; ++turn) {
-      const ClientId id{1 + roll(3)};
-      if (!clients.contains(id)) {
-        clients.insert(ClientId{id.value});  // another process of that number
-        if (dying.contains(static_cast<int>(id.value))) {
-          for (auto& [key, slabs] : maps) {
-            if (key.first == id) slabs = 0;
-          }
-          dying.erase(static_cast<int>(id.value));
-          book.process_ended(static_cast<int>(id.value));
-        }
-        continue;
-      }
-      switch (roll(8)) {
-        case 0: {
-          if (alive.size() > 4) break;
-          const SegmentId made = next++;
-          alive[made] = owns[{id, made}] = told[{id, made}] =
-              book.add(made, home(id), kSlab * (1 + static_cast<int>(roll(5))), id);
-          break;
-        }
-        case 1: {
-          const SlabOffer offer = book.offer(id, home(id), roll(2) == 0);
-          if (offer.segment != 0) told[{id, offer.segment}] = offer.there;
-          break;
-        }
-        case 2:
-          for (auto& [key, slabs] : told) {
-            if (key.first != id || slabs == 0) continue;
-            // Slabs that were told to close meanwhile are not mapped.
-            const Slabs mapped = slabs & ~to_close[key];
-            EXPECT_TRUE(book.taken(id, key.second, mapped)) << "seed " << seed;
-            maps[key] |= mapped;
-            const Slabs missing = owns[key] & ~maps[key];
-            EXPECT_EQ(missing, 0u);
-            slabs = 0;
-          }
-          break;
-        case 3:
-          for (auto& [key, slabs] : owns) {
-            const Slabs some = slabs & maps[key] & dice();
-            if (key.first != id || some == 0) continue;
-            EXPECT_GT(book.pass(id, key.second, some, Time{Duration{turn}}), Bytes{});
-            slabs &= ~some;
-          }
-          break;
-        case 4:
-          hand_out(id, book.give(id, home(id), kSlab * (1 + static_cast<int>(roll(4)))));
-          break;
-        case 5:
-          tell(roll(2) == 0 ? book.close_others(home(id), kSlab * 2)
-                            : book.close_idle(Time{Duration{turn - 20}}));
-          break;
-        case 6:
-          for (auto& [key, slabs] : to_close) {
-            if (key.first != id || slabs == 0 || told[key] != 0) continue;
-            EXPECT_TRUE(book.closed(id, key.second, slabs)) << "seed " << seed;
-            maps[key] &= ~slabs;
-            slabs = 0;
-          }
-          break;
-        case 7: {
-          if (roll(4) != 0) break;
-          clients.erase(id);
-          dying[static_cast<int>(id.value)] = id;
-          // A dead process may still have pinned whatever it had mapped.
-          for (const auto& [key, slabs] : owns) {
-            if (key.first == id) maps[key] |= slabs;
-          }
-          for (auto* all : {&told, &to_close, &owns}) {
-            for (auto& [key, slabs] : *all) {
-              if (key.first == id) slabs = 0;
-            }
-          }
-          tell(book.leave(id, static_cast<int>(id.value), Time{Duration{turn}}));
-          break;
-        }
-      }
-      for (const SlabRange& range : book.take_closed()) {
-        alive[range.segment] &= ~range.slabs;
-        for (const auto& [key, slabs] : maps) {
-          const bool dies = dying.contains(static_cast<int>(key.first.value));
-          const Slabs uses = dies ? slabs : slabs & owns[key];
-          if (key.second != range.segment) continue;
-          EXPECT_EQ(uses & range.slabs, 0u) << "seed " << seed;
-        }
-      }
-      Bytes sum = book.unowned();
-      for (const auto& [pid, bytes] : book.held_by_orphans()) sum += bytes;
-      for (const ClientId one : clients) sum += book.owned_by(one);
-      Bytes there{};
-      for (const auto& [segment, slabs] : alive) there += kSlab * std::popcount(slabs);
-      ASSERT_EQ(sum, there) << "seed " << seed << " turn " << turn;
+    SCOPED_TRACE(seed);
+    Players players(seed);
+    for (int turn = 0; turn < 300 && !HasFailure(); ++turn) {
+      players.play(turn);
+      ASSERT_EQ(players.booked(), players.there()) << "turn " << turn;
     }
   }
 }
