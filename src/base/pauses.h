@@ -12,7 +12,7 @@ namespace nvshare {
 // the GPU idle while others wait; a shorter one ends turns between two launches.
 constexpr uint64_t kShortPause = 200'000;
 
-// All further pauses of a turn in which the work used so much GPU time.
+// Nanoseconds of further pauses that are free in a turn whose work used the GPU for `used`.
 constexpr uint64_t free_pauses(uint64_t used) {
   return used / 8;
 }

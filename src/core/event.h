@@ -41,8 +41,8 @@ struct OverheadMeasured {
   // Some of it may be memory of clients that are not back yet, after the scheduler was away: no
   // more than the estimated reserve counts.
   bool at_most = false;
-  // A client found no room lately: so much must have been in its way. Less is moved in meanwhile.
-  // No memory is refused for it, because a measurement will soon say what it really was.
+  // Bytes in the way of a client that found no room lately: a guess. Clients move in less memory
+  // because of it. The core refuses no memory for it, because the next measurement replaces it.
   Bytes found{};
 };
 // Whether work of several clients can be on the GPU at the same time, as under MPS. Otherwise the

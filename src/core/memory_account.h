@@ -94,7 +94,7 @@ class MemoryAccount {
   Bytes give_awaited();
   Bytes withdraw_awaited();
 
-  // --- less. An error when the client cannot have so much; nothing has changed then.
+  // --- less. An error, and no change, when the client has fewer bytes than it says.
   Result<void> free(Bytes bytes, Bytes resident, Bytes pinned);
   Result<void> pin(Bytes bytes);
 

@@ -23,8 +23,8 @@ Duration switch_quantum(Bytes bytes, Bytes per_second, const Config& config);
 // Decides whose memory is on one GPU. A client runs only when all it has allocated is there.
 //
 // A client that fits comes in at once. A client that does not fit stands in a queue, by priority
-// and age. The plan makes room for the first of the queue, and no more room than it lacks. The room
-// comes from clients that wait behind it, from idle clients, and from clients whose quantum is
+// and age. The plan makes room for the first of the queue, and no more room than it lacks. Three
+// kinds of clients give room: those that wait behind it, idle ones, and those whose quantum is
 // over. A client counts as idle when it had no work for longer than a move takes.
 //
 // Until that moment small clients may slip into free room. Their quantum ends at that moment, so
@@ -110,7 +110,7 @@ class Residency {
   }
   // How much more movable memory the client could have, as far as host memory goes.
   Bytes host_room(const Client& client) const;
-  // Host memory that the GPU needs with so much more; and host memory that there can be.
+  // Host memory that the GPU needs with `more_demand`; and host memory that there can be.
   Bytes host_need(Bytes more_demand, Bytes more_movable) const;
   Bytes host_left() const { return host_.left_for(*this); }
   // Host memory that the client should have: places for what is away or leaves, and places that are
@@ -198,7 +198,7 @@ class Residency {
   Bytes rooted_beside(const Client& client) const;
   Bytes host_places() const;
   Bytes chunk() const;
-  // An order to send out may move so much more than it says, because whole chunks move.
+  // Bytes that an order to send out may move beyond its own, because whole chunks move.
   Bytes rounding() const { return chunk() - Bytes{1}; }
   void note_shortfall(Client& client, Time now);
   void forget_shortfall(Client& client);

@@ -200,8 +200,8 @@ bool Residency::needs_host(const Client& client, Bytes bytes, Time now) const {
 }
 
 // Until when the first in the queue waits for the host memory of the clients that make room for it.
-// It waits once, however many they are. A client whose host memory did not come is doubted until
-// all of that memory is ready.
+// The first waits once for all of these clients. A client whose host memory did not come is doubted
+// until all of that memory is ready.
 std::optional<Time> Residency::wait_for_host(Client& head, const Victims& victims, Bytes deficit,
                                              Time now) {
   Bytes coming{};

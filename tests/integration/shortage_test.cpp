@@ -41,6 +41,9 @@ class Shortage : public World {
     }
     return true;
   }
+  std::string how_it_stands(const Process& scheduler) {
+    return nvshare({"status"}).output + nvshare({"why", "a"}).output + scheduler.output();
+  }
   static void end_well(std::vector<Job>& jobs) {
     for (const Job& one : jobs) one.process.signal(SIGTERM);
     for (Job& one : jobs) {
@@ -58,8 +61,7 @@ TEST_F(Shortage, FourJobsOf700MibRunOnACardOfOneGib) {
   const Process scheduler = start_scheduler();
   std::vector<Job> jobs;
   for (const char* name : {"a", "b", "c", "d"}) jobs.push_back(trainer(name, "700Mi", "100Mi"));
-  EXPECT_TRUE(all_take_turns(jobs))
-      << nvshare({"status"}).output << nvshare({"why", "a"}).output << scheduler.output();
+  EXPECT_TRUE(all_take_turns(jobs)) << how_it_stands(scheduler);
   EXPECT_LE(of_scheduler("arena_used"), std::int64_t{2252} << 20);
   end_well(jobs);
   EXPECT_EQ(scheduler.output().find("memory_refused"), std::string::npos) << scheduler.output();
@@ -74,8 +76,7 @@ TEST_F(Shortage, AFullArenaAndAFullCardExchangeInLockstep) {
   std::vector<Job> jobs;
   jobs.push_back(trainer("a", "480Mi", "32Mi"));
   jobs.push_back(trainer("b", "480Mi", "32Mi"));
-  EXPECT_TRUE(all_take_turns(jobs))
-      << nvshare({"status"}).output << nvshare({"why", "a"}).output << scheduler.output();
+  EXPECT_TRUE(all_take_turns(jobs)) << how_it_stands(scheduler);
   EXPECT_LE(of_scheduler("arena_used"), std::int64_t{640} << 20);
   EXPECT_NE(nvshare({"trace", "a"}).output.find("host_memory_passed"), std::string::npos)
       << "slabs change hands: " << nvshare({"trace", "a"}).output;
@@ -89,11 +90,11 @@ TEST_F(Shortage, AJobThatIsKilledInAnExchangeLeavesItsSlabs) {
   const Process scheduler = start_scheduler();
   std::vector<Job> jobs;
   for (const char* name : {"a", "b", "c"}) jobs.push_back(trainer(name, "440Mi", "32Mi"));
-  EXPECT_TRUE(all_take_turns(jobs)) << nvshare({"status"}).output << scheduler.output();
+  EXPECT_TRUE(all_take_turns(jobs)) << how_it_stands(scheduler);
   for (const pid_t pid : processes("c")) ::kill(pid, SIGKILL);
   jobs.back().process.wait(60s);
   jobs.pop_back();
-  EXPECT_TRUE(all_take_turns(jobs)) << nvshare({"status"}).output << scheduler.output();
+  EXPECT_TRUE(all_take_turns(jobs)) << how_it_stands(scheduler);
   EXPECT_LE(of_scheduler("arena_used"), std::int64_t{1100} << 20);
   end_well(jobs);
   EXPECT_TRUE(eventually([&] { return of_scheduler("arena_used") == 0; }, 30s));
