@@ -12,7 +12,7 @@ bool is_name_letter(char c) {
 }
 
 bool is_schedulers_own(std::string_view name) {
-  return name.starts_with("user-") || name.starts_with("container-");
+  return name.starts_with(kUserPrefix) || name.starts_with(kContainerPrefix);
 }
 
 Result<void> check_run_name(std::string_view name) {

@@ -9,6 +9,9 @@
 namespace nvshare {
 
 inline constexpr std::size_t kLongestName = 63;
+// Names that the scheduler gives by itself begin so.
+inline constexpr std::string_view kUserPrefix = "user-";
+inline constexpr std::string_view kContainerPrefix = "container-";
 
 // Letters, digits, '.', '_' and '-', whatever the locale.
 bool is_name_letter(char c);

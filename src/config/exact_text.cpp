@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "wire/limit_text.h"
+
 namespace nvshare::config {
 namespace {
 
@@ -32,7 +34,8 @@ std::string exact_text(Bytes value) {
       {{"Gi", std::int64_t{1} << 30},
        {"Mi", std::int64_t{1} << 20},
        {"Ki", std::int64_t{1} << 10}}};
-  return value.count == 0 ? "0" : whole(value.count, kUnits);
+  const std::string text = value.count == 0 ? "0" : whole(value.count, kUnits);
+  return wire::lacks_unit(text.data(), text.size()) ? text + "B" : text;
 }
 
 }  // namespace nvshare::config

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/suggest.h"
+#include "config/memory_limit.h"
 
 namespace nvshare::config {
 
@@ -102,6 +103,15 @@ std::optional<Bytes> TableReader::bytes(std::string_view key, Bytes low, Bytes h
     return std::nullopt;
   }
   return *parsed;
+}
+
+std::optional<Bytes> TableReader::memory_limit(std::string_view key) {
+  const Value* value = find(key, Kind::Text, " such as \"4Gi\"");
+  if (!value) return std::nullopt;
+  const auto parsed = parse_memory_limit(value->text);
+  if (parsed) return *parsed;
+  problem(key, parsed.error().message);
+  return std::nullopt;
 }
 
 std::vector<TableReader> TableReader::tables(std::string_view key) {

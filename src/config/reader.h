@@ -46,6 +46,8 @@ class TableReader {
   std::optional<std::int64_t> integer(std::string_view key, std::int64_t low, std::int64_t high);
   std::optional<Duration> duration(std::string_view key, Duration low, Duration high);
   std::optional<Bytes> bytes(std::string_view key, Bytes low, Bytes high);
+  // As parse_memory_limit() takes it.
+  std::optional<Bytes> memory_limit(std::string_view key);
   // A list of tables; empty when the key is not there.
   std::vector<TableReader> tables(std::string_view key);
   std::optional<TableReader> table(std::string_view key);

@@ -92,7 +92,8 @@ int listen_at(const char* path, unsigned mode) {
     do_close(probe);
     return -EADDRINUSE;
   }
-  if (probe == -ECONNREFUSED) unlink(path);
+  // A link to nowhere is no file either, but keeps the place.
+  if (probe == -ECONNREFUSED || probe == -ENOENT) unlink(path);
   sockaddr_un address;
   if (!fill(address, path)) return -ENAMETOOLONG;
   const int fd = new_socket(SOCK_NONBLOCK);

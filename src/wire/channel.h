@@ -16,8 +16,8 @@ inline constexpr const char* kSystemRunDirectory = "/run/nvshare";
 // A connected descriptor (close-on-exec, blocking). With a timeout (seconds) connecting, sending
 // and receiving give up after it, with -EAGAIN.
 int connect_to(const char* path, int timeout = 0);
-// A listening descriptor (close-on-exec, non-blocking). A socket file that nobody listens on is
-// replaced; -EADDRINUSE when somebody does.
+// A listening descriptor (close-on-exec, non-blocking). A socket file that nobody listens on
+// is replaced, and so is a link to one or to nowhere; -EADDRINUSE when somebody does.
 int listen_at(const char* path, unsigned mode);
 
 // Sends one message, with a descriptor when `fd` is not negative. Never raises SIGPIPE and, with

@@ -4,11 +4,15 @@
 
 namespace nvshare::wire {
 
+static_assert(RunBegin::kLeast == offsetof(RunBegin, choice));
+static_assert(Welcome::kLeast == offsetof(Welcome, gpu_count));
+static_assert(Shortage::kLeast == offsetof(Shortage, level_used));
+
 size_t size_of(Type type) {
   switch (type) {
 #define NVSHARE_MESSAGE(name) \
   case Type::name:            \
-    return sizeof(name)
+    return least_size<name>()
     NVSHARE_MESSAGE(Hello);
     NVSHARE_MESSAGE(RunBegin);
     NVSHARE_MESSAGE(RequestGrant);

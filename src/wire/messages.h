@@ -15,7 +15,7 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 5;
+inline constexpr uint16_t kMinor = 7;
 // From this one on a program may be told to wait for memory that cannot move.
 inline constexpr uint16_t kMinorPinnedWaits = 1;
 // From this one on the scheduler brings programs together that share memory (IpcOpen).
@@ -24,6 +24,8 @@ inline constexpr uint16_t kMinorIpc = 4;
 inline constexpr uint16_t kMinorSharedArena = 5;
 // From this one on the scheduler holds a process to its own limit (Hello).
 inline constexpr uint16_t kMinorOwnLimit = 5;
+// From this one on the scheduler places runs on GPUs (RunBegin, Welcome).
+inline constexpr uint16_t kMinorPlacement = 6;
 inline constexpr uint32_t kMagic = 0x6873766e;  // "nvsh"
 
 inline constexpr size_t kMaxMessage = 512;
@@ -117,8 +119,21 @@ struct Hello {
 // Of a RunBegin; those that are not known are passed over. A Welcome has those that were taken.
 inline constexpr uint32_t kOversubscribeSelf = 1;  // its programs may have more than their GPU
 
+// GPUs that a run names or is placed on, at most.
+inline constexpr size_t kMostRunGpus = 16;
+using GpuUuid = uint8_t[16];
+
+// What a run says of its GPUs.
+enum class GpuChoice : uint32_t {
+  None,    // nothing: its programs see every GPU, or what the person who runs it has chosen
+  Auto,    // the scheduler chooses
+  Chosen,  // these, by the person who runs it
+  Kept,    // these, by a scheduler before this one
+};
+
 struct RunBegin {
   static constexpr Type kType = Type::RunBegin;
+  static constexpr size_t kLeast = 104;  // as it was before minor version 6
   Header header;
   uint32_t magic;
   uint16_t major;
@@ -129,6 +144,11 @@ struct RunBegin {
   int32_t priority;
   Backend backend;
   uint32_t flags;
+  GpuChoice choice;
+  uint16_t gpus_wanted;  // with Auto
+  uint16_t gpu_count;    // of `gpus`
+  // With Auto: those that the run can see, and one of them is chosen; none: it can see all.
+  GpuUuid gpus[kMostRunGpus];
 };
 
 // A question of a process that may never use a GPU (nvidia-smi).
@@ -198,6 +218,7 @@ struct MemoryMoved {
 // To a Hello with the page's descriptor, to a RunBegin without.
 struct Welcome {
   static constexpr Type kType = Type::Welcome;
+  static constexpr size_t kLeast = 104;  // as it was before minor version 6
   Header header;
   uint32_t magic;
   uint16_t major;
@@ -208,6 +229,11 @@ struct Welcome {
   WhenLost when_lost;
   Backend backend;  // never Default
   uint32_t flags;   // to a RunBegin
+  // To a RunBegin: the GPUs for it, in order. None: it was not placed.
+  uint32_t gpu_count;
+  uint32_t reserved;
+  GpuUuid gpus[kMostRunGpus];
+  char placement[96];  // why these, as far as there is room
 };
 
 struct Refused {
@@ -374,12 +400,16 @@ struct Mode {
 // version 3 passes it over.
 struct Shortage {
   static constexpr Type kType = Type::Shortage;
+  static constexpr size_t kLeast = 296;  // as it was before minor version 7
   Header header;
   uint64_t asked;
   uint64_t used;   // by all of the tenant, on that GPU
-  uint64_t limit;  // 0: none
+  uint64_t limit;  // the tenant's own; 0: it has none, or that of a level above it is tighter
   uint64_t gpu;    // all that it has; 0: the tenant may have more than that
   char reason[256];
+  uint64_t level_used;      // by all of the level above with the tightest limit, on that GPU
+  uint64_t level_limit;     // 0: the tenant's own limit is tighter
+  char level[kNameLength];  // the name of that level
 };
 
 // The name of a process in its IPC handles: chosen at random by the process, kept until its end,
@@ -450,8 +480,18 @@ Message make() {
   return message;
 }
 
-// How long a packet of this type is at least; 0 for a type that is not known.
+// How long a packet of this type is at least; 0 for a type that is not known. A message to which a
+// minor version has appended fields says how long it was before (kLeast).
 size_t size_of(Type type);
+
+template <typename Message>
+constexpr size_t least_size() {
+  if constexpr (requires { Message::kLeast; }) {
+    return Message::kLeast;
+  } else {
+    return sizeof(Message);
+  }
+}
 
 // A packet as it was received: its header when it is a whole message, of a known type or not;
 // nullptr when it lies about its length or is too short for its type.
@@ -462,6 +502,17 @@ template <typename Message>
 const Message* as(const Header* header) {
   if (header == nullptr || header->type != static_cast<uint16_t>(Message::kType)) return nullptr;
   return reinterpret_cast<const Message*>(header);
+}
+
+// A copy of a message with kLeast, with zeros for the fields that an older end has not sent. Behind
+// as() these fields may not be there.
+template <typename Message>
+Message whole(const Message& message) {
+  Message copy = make<Message>();
+  const size_t sent = message.header.size;
+  __builtin_memcpy(&copy, &message, sent < sizeof copy ? sent : sizeof copy);
+  copy.header.size = sizeof copy;
+  return copy;
 }
 
 // Text of a fixed field: as much as fits, zeros behind it.

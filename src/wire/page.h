@@ -37,6 +37,9 @@ struct Page {
     // What this program can have at most, beside what others can never move and as far as there is
     // host memory for what can; 0: an older scheduler.
     Word room;
+    // What the tenant's processes with a limit of their own (NVSHARE_GPU_MEMORY_LIMIT) have
+    // allocated on this GPU together; 0 in processes without one, and from an older scheduler.
+    Word own_allocated;
   };
   alignas(256) FromScheduler scheduler;
 

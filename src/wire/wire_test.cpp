@@ -160,6 +160,54 @@ TEST(Wire, ANewerMinorVersionMayAppend) {
   EXPECT_EQ(size_of(Type{999}), 0u);
 }
 
+// A `nvshare run` before minor version 6 says nothing of GPUs, whatever lies behind its message.
+TEST(Wire, AShorterRunBeginOfAnOlderRunIsWhole) {
+  alignas(8) char buffer[kMaxMessage];
+  memset(buffer, 0x5a, sizeof buffer);
+  auto sent = make<RunBegin>();
+  sent.header.size = RunBegin::kLeast;
+  sent.flags = kOversubscribeSelf;
+  memcpy(buffer, &sent, RunBegin::kLeast);
+  const auto* got = as<RunBegin>(look_at(buffer, RunBegin::kLeast));
+  ASSERT_NE(got, nullptr);
+  const RunBegin begin = whole(*got);
+  EXPECT_EQ(begin.flags, kOversubscribeSelf);
+  EXPECT_EQ(begin.choice, GpuChoice::None);
+  EXPECT_EQ(begin.gpus_wanted, 0u);
+  EXPECT_EQ(begin.gpu_count, 0u);
+  EXPECT_EQ(begin.gpus[0][0], 0u);
+  auto* header = reinterpret_cast<Header*>(buffer);
+  header->size = RunBegin::kLeast - 1;
+  EXPECT_EQ(look_at(buffer, RunBegin::kLeast - 1), nullptr);
+}
+
+TEST(Wire, AShorterWelcomeOfAnOlderSchedulerPlacesNothing) {
+  alignas(8) char buffer[kMaxMessage];
+  memset(buffer, 0x5a, sizeof buffer);
+  auto sent = make<Welcome>();
+  sent.header.size = Welcome::kLeast;
+  sent.client = 7;
+  memcpy(buffer, &sent, Welcome::kLeast);
+  const auto* got = as<Welcome>(look_at(buffer, Welcome::kLeast));
+  ASSERT_NE(got, nullptr);
+  const Welcome welcome = whole(*got);
+  EXPECT_EQ(welcome.client, 7u);
+  EXPECT_EQ(welcome.gpu_count, 0u);
+  EXPECT_EQ(text_length(welcome.placement, sizeof welcome.placement), 0u);
+}
+
+// A newer end may append behind these fields, too.
+TEST(Wire, ALongerMessageIsCopiedAsFarAsItIsKnown) {
+  alignas(8) char buffer[kMaxMessage] = {};
+  auto sent = make<Welcome>();
+  sent.gpu_count = 2;
+  sent.header.size = sizeof(Welcome) + 16;
+  memcpy(buffer, &sent, sizeof sent);
+  const Welcome welcome = whole(*as<Welcome>(look_at(buffer, sizeof(Welcome) + 16)));
+  EXPECT_EQ(welcome.gpu_count, 2u);
+  EXPECT_EQ(welcome.header.size, sizeof(Welcome));
+}
+
 TEST(Wire, APacketThatIsTooLongIsRefused) {
   Pair pair;
   const std::string big(kMaxMessage + 1, 'x');
