@@ -10,13 +10,13 @@ void ComputeEngine::enter_ready(Client& client, std::uint64_t seq) {
   client.run.phase = Phase::Ready;
   client.run.ready_seq = seq;
   client.share->ready.insert(client.ready_key());
-  ++client.share->wanting;
+  each_level(*client.share, [](Share& one) { ++one.wanting; });
 }
 
 void ComputeEngine::leave_ready(Client& client) {
   client.share->ready.erase(client.ready_key());
   client.run.phase = Phase::Off;
-  --client.share->wanting;
+  each_level(*client.share, [](Share& one) { --one.wanting; });
 }
 
 void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::optional<Duration> budget,
@@ -27,7 +27,7 @@ void ComputeEngine::enter_running(Client& client, std::uint64_t seq, std::option
   client.run.granted_at = now;
   client.run.budget = budget;
   client.share->held.emplace(seq, &client);
-  ++client.share->running;
+  each_level(*client.share, [](Share& one) { ++one.running; });
   out.push_back({Grant{client.id, budget}, why});
 }
 
@@ -35,26 +35,26 @@ void ComputeEngine::enter_stopping(Client& client, const Reason& why, Time now, 
   client.run.phase = Phase::Stopping;
   client.run.dropped_at = now;
   client.share->held.erase({client.run.grant_seq, &client});
-  ++client.share->stopping;
+  each_level(*client.share, [](Share& one) { ++one.stopping; });
   stopped_.push_back(&client);
   out.push_back({Drop{client.id}, why});
 }
 
 void ComputeEngine::enter_overdue(Client& client) {
   client.run.phase = Phase::Overdue;
-  ++client.share->overdue;
+  each_level(*client.share, [](Share& one) { ++one.overdue; });
 }
 
 void ComputeEngine::leave_running(Client& client, Time now) {
-  Share& share = *client.share;
-  if (client.run.phase == Phase::Running) {
-    share.held.erase({client.run.grant_seq, &client});
-  } else {
-    --share.stopping;
-  }
-  if (client.run.phase == Phase::Overdue) --share.overdue;
-  --share.running;
-  --share.wanting;
+  const bool stopping = client.run.phase != Phase::Running;
+  const bool overdue = client.run.phase == Phase::Overdue;
+  if (!stopping) client.share->held.erase({client.run.grant_seq, &client});
+  each_level(*client.share, [&](Share& one) {
+    if (stopping) --one.stopping;
+    if (overdue) --one.overdue;
+    --one.running;
+    --one.wanting;
+  });
   client.run.phase = Phase::Off;
   client.run.released_at = now;
 }

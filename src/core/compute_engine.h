@@ -27,9 +27,14 @@ class ComputeEngine {
   virtual ~ComputeEngine() = default;
 
   virtual void attach(Share& share, Time now) = 0;
-  virtual void detach(Share& share) = 0;  // has no clients
+  virtual void detach(Share& share) = 0;  // has no clients and no parts
+  // Around a change of its limits or those of a tenant that it is a part of. Before: parts come
+  // before what they are parts of. After: the other way round.
   virtual void before_limits_change(Share& share, Time now) = 0;
   virtual void after_limits_change(Share& share, bool cores_changed, Time now) = 0;
+  // The share has got parts, and what it had of clients is in `own` now. Comes after `own` was
+  // attached and before after_limits_change() of it.
+  virtual void become_parent(Share& share, Time now) = 0;
 
   virtual void make_ready(Client& client, Time now) = 0;    // Off -> Ready
   virtual void make_unready(Client& client, Time now) = 0;  // Ready -> Off
@@ -58,6 +63,11 @@ class ComputeEngine {
   virtual Reason explain(const Client& client, Time now) const = 0;
 
  protected:
+  // The share and all that it is a part of.
+  template <typename Function>
+  static void each_level(Share& share, Function call) {
+    for (Share* one = &share; one != nullptr; one = one->parent) call(*one);
+  }
   // What every engine does to the records when a client changes its phase.
   static void enter_ready(Client& client, std::uint64_t seq);
   static void leave_ready(Client& client);

@@ -45,41 +45,28 @@ Result<Decisions> Core::Impl::step(const Event& event, Time now) {
   return out;
 }
 
-void Core::Impl::forget_wakeup(GpuId id) {
-  const auto it = wakeup_of_.find(id);
-  if (it == wakeup_of_.end()) return;
-  wakeups_.erase({it->second, id});
-  wakeup_of_.erase(it);
-}
-
 void Core::Impl::finish(Gpu& gpu, Time now, Decisions& out) {
-  finish_one(gpu, now, out);
+  gpu.finish(now, out);
   // What this GPU does not need of the host's memory is there for the others.
   if (!host_.most()) return;
   for (auto& [id, other] : gpus_) {
     if (&other == &gpu || !other.residency().waits_for_places()) continue;
     other.host_changed();
-    Decisions own;
-    finish_one(other, now, own);
-    out.insert(out.end(), own.begin(), own.end());
+    other.finish(now, out);
   }
 }
 
-void Core::Impl::finish_one(Gpu& gpu, Time now, Decisions& out) {
-  gpu.finish(now, out);
-  forget_wakeup(gpu.id());
-  if (const auto next = gpu.next_wakeup()) {
-    wakeups_.emplace(*next, gpu.id());
-    wakeup_of_.emplace(gpu.id(), *next);
+Gpu* Core::Impl::first_to_wake() {
+  Gpu* first = nullptr;
+  for (auto& [id, gpu] : gpus_) {
+    const auto& next = gpu.next_wakeup();
+    if (next && (first == nullptr || *next < *first->next_wakeup())) first = &gpu;
   }
+  return first;
 }
 
 void Core::Impl::finish_all(Time now, Decisions& out) {
-  for (auto& [id, gpu] : gpus_) {
-    Decisions own;
-    finish(gpu, now, own);
-    out.insert(out.end(), own.begin(), own.end());
-  }
+  for (auto& [id, gpu] : gpus_) finish(gpu, now, out);
 }
 
 // --- GPUs --------------------------------------------------------------------------------------
@@ -105,7 +92,6 @@ Result<void> Core::Impl::take(const GpuRemoved& e, Time now, Decisions&) {
     clients_.erase(client.id);
     follow_idleness(tenant, false, now);
   }
-  forget_wakeup(e.gpu);
   gpus_.erase(e.gpu);
   return {};
 }
@@ -131,20 +117,6 @@ Result<void> Core::Impl::take(const OverlapSeen& e, Time now, Decisions& out) {
   return {};
 }
 
-// An idle GPU comes before queueing on a busy one; then the most free memory.
-GpuId Core::Impl::best_gpu() const {
-  const auto better = [](const Gpu& a, const Gpu& b) {
-    if (a.wanting() != b.wanting()) return a.wanting() < b.wanting();
-    if (a.clients().size() != b.clients().size()) return a.clients().size() < b.clients().size();
-    return a.residency().free() > b.residency().free();
-  };
-  const Gpu* best = nullptr;
-  for (const auto& [id, gpu] : gpus_) {
-    if (best == nullptr || better(gpu, *best)) best = &gpu;
-  }
-  return best->id();
-}
-
 // --- tenants -----------------------------------------------------------------------------------
 
 Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
@@ -155,7 +127,19 @@ Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
     return Error{fmt::format("a name has at most {} characters", kLongestName)};
   }
   if (auto bad = bad_limits(e.limits)) return *bad;
-  tenants_.emplace(e.tenant, Tenant{.id = e.tenant, .name = e.name, .limits = e.limits});
+  Tenant* parent = e.parent ? find_tenant(*e.parent) : nullptr;
+  if (e.parent && parent == nullptr) return unknown("parent tenant", e.parent->value);
+  if (parent != nullptr && parent->depth == kDeepestTenant) {
+    return Error{fmt::format("tenants are in one another {} deep at most", kDeepestTenant)};
+  }
+  Tenant& tenant =
+      tenants_.emplace(e.tenant, Tenant{.id = e.tenant, .limits = e.limits, .name = e.name})
+          .first->second;
+  if (parent == nullptr) return {};
+  tenant.parent = parent;
+  tenant.is_paused = parent->is_paused;
+  tenant.depth = parent->depth + 1;
+  ++parent->parts;
   return {};
 }
 
@@ -165,7 +149,11 @@ Result<void> Core::Impl::take(const TenantRemoved& e, Time, Decisions&) {
   if (tenant->clients > 0) {
     return Error{fmt::format("tenant {} still has {} clients", e.tenant.value, tenant->clients)};
   }
+  if (tenant->parts > 0) {
+    return Error{fmt::format("tenant {} still has {} parts", e.tenant.value, tenant->parts)};
+  }
   for (auto& [id, gpu] : gpus_) gpu.forget(e.tenant);
+  if (tenant->parent != nullptr) --tenant->parent->parts;
   tenants_.erase(e.tenant);  // not idle_: it had no clients
   return {};
 }
@@ -179,7 +167,7 @@ Result<void> Core::Impl::take(const LimitsChanged& e, Time now, Decisions& out) 
   for (auto& [id, gpu] : gpus_) gpu.limits_will_change(e.tenant, now);
   tenant->limits = e.limits;
   const bool restart = cores_before != e.limits.core_percent;
-  for (auto& [id, gpu] : gpus_) gpu.limits_have_changed(e.tenant, restart, now);
+  for (auto& [id, gpu] : gpus_) gpu.limits_have_changed(restart, now);
   finish_all(now, out);
   return {};
 }
@@ -192,15 +180,29 @@ Result<void> Core::Impl::take(const TenantPaused& e, Time now, Decisions& out) {
         fmt::format("tenant {} is {} already", e.tenant.value, e.paused ? "paused" : "not paused")};
   }
   tenant->paused = e.paused;
-  for (auto& [id, gpu] : gpus_) {
-    Decisions own;
-    gpu.pause_changed(e.tenant, now, own);
-    finish(gpu, now, own);
-    out.insert(out.end(), own.begin(), own.end());
+  const std::vector<Tenant*> all = with_parts(*tenant);
+  for (Tenant* one : all) {
+    one->is_paused = one->paused || (one->parent != nullptr && one->parent->is_paused);
   }
-  if (asks(*tenant)) wake_by_work(*tenant, now, out);
-  follow_idleness(*tenant, true, now);
+  for (auto& [id, gpu] : gpus_) {
+    gpu.pause_changed(*tenant, now, out);
+    finish(gpu, now, out);
+  }
+  for (Tenant* one : all) {
+    if (asks(*one)) wake_by_work(*one, now, out);
+    follow_idleness(*one, true, now);
+  }
   return {};
+}
+
+std::vector<Tenant*> Core::Impl::with_parts(Tenant& tenant) {
+  std::vector<Tenant*> all{&tenant};
+  if (tenant.parts == 0) return all;
+  for (auto& [id, other] : tenants_) {
+    if (&other != &tenant && other.is_within(tenant)) all.push_back(&other);
+  }
+  std::ranges::sort(all, {}, [](const Tenant* one) { return std::pair(one->depth, one->id); });
+  return all;
 }
 
 // --- clients -----------------------------------------------------------------------------------
@@ -212,9 +214,10 @@ Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   Tenant* tenant = find_tenant(e.tenant);
   if (tenant == nullptr) return unknown("tenant", e.tenant.value);
   if (gpus_.empty()) return Error{"there is no GPU"};
-  const GpuId gpu_id = e.gpu ? *e.gpu : best_gpu();
-  Gpu* gpu = find_gpu(gpu_id);
-  if (gpu == nullptr) return unknown("gpu", gpu_id.value);
+  Placement placed{e.gpu.value_or(GpuId{}), {.why = Why::Asked}};
+  if (!e.gpu) placed = *place({.memory = e.memory_limit ? e.memory_limit : tenant->limits.memory});
+  Gpu* gpu = find_gpu(placed.gpu);
+  if (gpu == nullptr) return unknown("gpu", placed.gpu.value);
   if (auto bad = bad_memory_limit(e.memory_limit)) return *bad;
   Client& client = clients_[e.client];
   client.id = e.client;
@@ -223,7 +226,7 @@ Result<void> Core::Impl::take(const ClientAdded& e, Time now, Decisions& out) {
   client.tenant = tenant;
   ++tenant->clients;
   gpu->add(client, now);
-  out.push_back({Place{client.id, gpu_id}, {.why = e.gpu ? Why::Asked : Why::LeastLoaded}});
+  out.push_back({Place{client.id, placed.gpu}, placed.reason});
   follow_idleness(*tenant, true, now);
   finish(*gpu, now, out);
   return {};
@@ -295,11 +298,17 @@ MemoryRoom Core::Impl::room_of(const Client& client) const {
                   .gpu = residency.room_for(client) - client.memory.demand - client.memory.rounding,
                   .easily = residency.easy_room(),
                   .host = residency.host_room(client)};
-  if (const auto& limit = client.tenant->limits.memory) {
-    room.limit = *limit - client.share->allocated;
+  const Share& own = client.share->of_tenant();
+  for (const Share* one = &own; one != nullptr; one = one->parent) {
+    const auto& limit = one->tenant->limits.memory;
+    if (!limit || *limit - one->allocated >= room.limit) continue;
+    room.limit = *limit - one->allocated;
+    room.level = one->tenant->id;
   }
-  if (client.own_limit && *client.own_limit - client.memory.allocated() < room.limit) {
-    room.limit = *client.own_limit - client.memory.allocated();
+  // The clients of a tenant that brought limits of their own have them together.
+  if (client.own_limit && *client.own_limit - own.allocated_under_own < room.limit) {
+    room.limit = *client.own_limit - own.allocated_under_own;
+    room.level.reset();
     room.own_limit = true;
   }
   return room;
@@ -308,13 +317,16 @@ MemoryRoom Core::Impl::room_of(const Client& client) const {
 Bytes Core::Impl::claim_room(const Client& client) const {
   const Gpu& gpu = gpus_.at(client.gpu);
   const Bytes room = gpu.total() - gpu.residency().resident() - gpu.residency().incoming();
-  const auto& limit = client.tenant->limits.memory;
-  if (!limit) return room;
-  Bytes left = *limit;
-  for (const auto& [id, other] : gpu.clients()) {
-    if (other->share == client.share) left -= other->memory.resident;
+  Bytes most = room;
+  for (const Tenant* tenant = client.tenant; tenant != nullptr; tenant = tenant->parent) {
+    if (!tenant->limits.memory) continue;
+    Bytes left = *tenant->limits.memory;
+    for (const auto& [id, other] : gpu.clients()) {
+      if (other->tenant->is_within(*tenant)) left -= other->memory.resident;
+    }
+    most = std::min(most, left);
   }
-  return std::min(room, left);
+  return most;
 }
 
 // Growth that cannot be given, and why. Nobody else compares memory with a limit.
@@ -339,12 +351,14 @@ std::optional<Decision> Core::Impl::refuse(const MemoryChanged& e, const Client&
     return refused(Why::LargerInPages, e.allocated + client.memory.rounding, most, room.gpu);
   }
   if (const Bytes asked = e.allocated + e.beyond - client.memory.allocated(); asked > room.limit) {
-    if (room.limit < Bytes{} && !room.own_limit) {
-      return refused(Why::OverMemoryLimit, client.share->allocated, *client.tenant->limits.memory,
-                     Bytes{});
+    Decision no = refused(room.own_limit ? Why::OwnLimitExceeded : Why::LimitExceeded, asked,
+                          room.limit, room.limit);
+    if (room.level && room.limit < Bytes{}) {
+      const Bytes limit = *tenants_.at(*room.level).limits.memory;
+      no = refused(Why::OverMemoryLimit, limit - room.limit, limit, Bytes{});
     }
-    return refused(room.own_limit ? Why::OwnLimitExceeded : Why::LimitExceeded, asked, room.limit,
-                   room.limit);
+    if (room.level && *room.level != client.tenant->id) no.reason.level = room.level;
+    return no;
   }
   if (!grows) return std::nullopt;
   const bool movable = e.may_wait && !e.pins;
@@ -486,10 +500,8 @@ Result<void> Core::Impl::take(const SchedulingSwitched& e, Time now, Decisions& 
   }
   scheduling_ = e.on;
   for (auto& [id, gpu] : gpus_) {
-    Decisions own;
-    gpu.switch_scheduling(e.on, now, own);
-    finish(gpu, now, own);
-    out.insert(out.end(), own.begin(), own.end());
+    gpu.switch_scheduling(e.on, now, out);
+    finish(gpu, now, out);
   }
   return {};
 }
@@ -508,18 +520,10 @@ Result<void> Core::Impl::take(const ConfigChanged& e, Time now, Decisions& out) 
 
 Result<void> Core::Impl::take(const Tick&, Time now, Decisions& out) {
   send_idle_to_sleep(now, out);
-  while (!wakeups_.empty() && wakeups_.begin()->first <= now) {
-    Gpu& gpu = gpus_.at(wakeups_.begin()->second);
-    Decisions own;
-    finish(gpu, now, own);
-    out.insert(out.end(), own.begin(), own.end());
-    const auto again = wakeup_of_.find(gpu.id());
-    if (again != wakeup_of_.end() && again->second <= now) {  // once a tick is enough
-      const Time later = now + Duration{1};
-      forget_wakeup(gpu.id());
-      wakeups_.emplace(later, gpu.id());
-      wakeup_of_.emplace(gpu.id(), later);
-    }
+  for (Gpu* gpu = first_to_wake(); gpu != nullptr && *gpu->next_wakeup() <= now;
+       gpu = first_to_wake()) {
+    finish(*gpu, now, out);
+    gpu->wake_after(now);  // once a tick is enough
   }
   return {};
 }

@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "core/decision.h"
 #include "core/event.h"
+#include "core/placement.h"
 #include "core/reason.h"
 #include "core/snapshot.h"
 
@@ -40,6 +41,8 @@ class Core {
   // Why the client runs or waits; and in words that can be shown.
   Result<Reason> reason(ClientId client, Time now) const;
   Result<std::string> explain(ClientId client, Time now) const;
+  // to_text(), with the name of the reason's `level`.
+  std::string text_of(const Reason& reason) const;
   // One client, or nothing when it is not known; all there is.
   std::optional<ClientView> view(ClientId client) const;
   Snapshot snapshot() const;
@@ -58,6 +61,9 @@ class Core {
   Bytes claim_room(ClientId client) const;
   // What the client is to have of the host's memory (residency_host.cpp).
   HostNeed host_need(ClientId client) const;
+  // The GPU for something new, by the rule that a client without a GPU is placed by (placement.h).
+  // Changes nothing. Nothing when there is no GPU to choose from.
+  std::optional<Placement> place(const PlaceWish& wish) const;
   const Config& config() const;
 
  private:

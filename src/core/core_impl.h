@@ -1,6 +1,6 @@
 #pragma once
 
-// What a Core consists of. Only core.cpp, core_sleep.cpp and core_views.cpp see it.
+// What a Core consists of. Only core*.cpp and placement.cpp see it.
 
 #include <algorithm>
 #include <map>
@@ -25,12 +25,16 @@ class Core::Impl {
   Result<Decisions> step(const Event& event, Time now);
 
   std::optional<Time> next_wakeup() const {
-    const std::optional<Time> sleeps = next_sleep();
-    if (wakeups_.empty()) return sleeps;
-    return std::min(wakeups_.begin()->first, sleeps.value_or(Time::max()));
+    std::optional<Time> next = next_sleep();
+    for (const auto& [id, gpu] : gpus_) {
+      if (gpu.next_wakeup()) bring_forward(next, *gpu.next_wakeup());
+    }
+    return next;
   }
 
   Result<Reason> reason(ClientId id, Time now) const;
+  std::string text_of(const Reason& reason) const;
+  std::optional<Placement> place(const PlaceWish& wish) const;  // placement.cpp
 
   std::optional<ClientView> view(ClientId id) const;
   Snapshot snapshot() const;
@@ -105,9 +109,9 @@ class Core::Impl {
     const auto it = map.find(id);
     return it == map.end() ? nullptr : &it->second;
   }
-  GpuId best_gpu() const;
+  // The tenant first, then its parts in the order of their ids.
+  std::vector<Tenant*> with_parts(Tenant& tenant);
   void finish(Gpu& gpu, Time now, Decisions& out);
-  void finish_one(Gpu& gpu, Time now, Decisions& out);
   void finish_all(Time now, Decisions& out);
   bool asks(const Tenant& tenant) const;
   void set_sleep(Tenant& tenant, std::optional<SleepView> sleep, const Reason& why, Time now,
@@ -116,7 +120,8 @@ class Core::Impl {
   void follow_idleness(Tenant& tenant, bool active, Time now);
   std::optional<Time> next_sleep() const;
   void send_idle_to_sleep(Time now, Decisions& out);
-  void forget_wakeup(GpuId id);
+  // The GPU that wakes up first, by its number where several do; null when none does.
+  Gpu* first_to_wake();
 
   Config config_;
   Time now_;
@@ -126,8 +131,6 @@ class Core::Impl {
   std::map<GpuId, Gpu> gpus_;
   std::unordered_map<TenantId, Tenant> tenants_;
   std::unordered_map<ClientId, Client> clients_;
-  std::set<std::pair<Time, GpuId>> wakeups_;
-  std::map<GpuId, Time> wakeup_of_;
   std::set<std::pair<Time, TenantId>> idle_;  // tenants by since when they have had no work
 };
 

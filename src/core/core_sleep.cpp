@@ -9,7 +9,7 @@
 namespace nvshare::core {
 
 bool Core::Impl::asks(const Tenant& tenant) const {
-  return !tenant.paused && std::any_of(gpus_.begin(), gpus_.end(), [&](const auto& one) {
+  return !tenant.is_paused && std::any_of(gpus_.begin(), gpus_.end(), [&](const auto& one) {
     return one.second.is_asked_by(tenant.id);
   });
 }
@@ -18,22 +18,21 @@ void Core::Impl::set_sleep(Tenant& tenant, std::optional<SleepView> sleep, const
                            Time now, Decisions& out) {
   tenant.sleep = sleep;
   for (auto& [id, gpu] : gpus_) {
-    Decisions own;
-    gpu.sleep_changed(tenant.id, why, now, own);
-    finish(gpu, now, own);
-    out.insert(out.end(), own.begin(), own.end());
+    gpu.sleep_changed(tenant.id, why, now, out);
+    finish(gpu, now, out);
   }
   follow_idleness(tenant, true, now);
 }
 
 void Core::Impl::wake_by_work(Tenant& tenant, Time now, Decisions& out) {
-  if (!tenant.sleep || tenant.sleep->hold || tenant.paused) return;
+  if (!tenant.sleep || tenant.sleep->hold || tenant.is_paused) return;
   set_sleep(tenant, std::nullopt, {.why = Why::WokenByWork}, now, out);
 }
 
 // `active`: the tenant has just done something, so that its time without work begins anew.
 void Core::Impl::follow_idleness(Tenant& tenant, bool active, Time now) {
-  const bool idle = tenant.clients > 0 && !tenant.sleep && (tenant.wanting == 0 || tenant.paused);
+  const bool idle =
+      tenant.clients > 0 && !tenant.sleep && (tenant.wanting == 0 || tenant.is_paused);
   if (idle && tenant.idle && !active) return;
   if (tenant.idle) idle_.erase({tenant.idle_since, tenant.id});
   tenant.idle = idle;

@@ -40,6 +40,15 @@ ClientState state_of(const Client& client) {
   return ClientState::Idle;
 }
 
+// Of the tenant or one that it is a part of.
+std::optional<Time> first_throttle(const Share& share) {
+  std::optional<Time> first = share.first_throttle;
+  for (const Share* one = share.parent; one != nullptr; one = one->parent) {
+    if (one->first_throttle) first = std::min(first.value_or(Time::max()), *one->first_throttle);
+  }
+  return first;
+}
+
 ClientView view_of(const Client& client, const Residency& residency) {
   return {client.id,
           client.tenant->id,
@@ -52,7 +61,7 @@ ClientView view_of(const Client& client, const Residency& residency) {
           client.memory.incoming,
           client.memory.outgoing,
           residency.could_leave(client),
-          client.share->first_throttle,
+          first_throttle(*client.share),
           client.memory.rounded};
 }
 
@@ -65,6 +74,14 @@ Result<Reason> Core::Impl::reason(ClientId id, Time now) const {
   return gpus_.at(client.gpu).explain(client, std::max(now, now_));
 }
 
+std::string Core::Impl::text_of(const Reason& reason) const {
+  const auto level = reason.level ? tenants_.find(*reason.level) : tenants_.end();
+  if (level == tenants_.end()) return to_text(reason);
+  const std::string& name = level->second.name;
+  if (reason.why == Why::Paused) return name + " is paused; resume " + name + " to let it run";
+  return to_text(reason) + " (the limit is of " + name + ")";
+}
+
 std::optional<ClientView> Core::Impl::view(ClientId id) const {
   const Client* client = nullptr;
   const Residency* residency = residency_of(id, client);
@@ -75,7 +92,9 @@ std::optional<ClientView> Core::Impl::view(ClientId id) const {
 Snapshot Core::Impl::snapshot() const {
   Snapshot view;
   for (const auto& [id, tenant] : tenants_) {
-    view.tenants.push_back({id, tenant.name, tenant.limits, tenant.paused, tenant.sleep});
+    view.tenants.push_back(
+        {id, tenant.name, tenant.limits, tenant.paused, tenant.sleep,
+         tenant.parent != nullptr ? std::optional(tenant.parent->id) : std::nullopt});
   }
   std::ranges::sort(view.tenants, {}, &TenantView::id);
   for (const auto& [id, gpu] : gpus_) {
@@ -90,7 +109,7 @@ Snapshot Core::Impl::snapshot() const {
                  .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
     for (const auto& [tenant, share] : gpu.shares()) {
       const Duration debt = -std::min(Duration::zero(), share.meter.allowance);
-      view.shares.push_back({tenant, id, from_fixed(share.billed), debt});
+      view.shares.push_back({tenant, id, share.parent != nullptr, from_fixed(share.billed), debt});
     }
     const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
     std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);
@@ -109,7 +128,10 @@ Result<Reason> Core::reason(ClientId client, Time now) const {
 Result<std::string> Core::explain(ClientId client, Time now) const {
   const auto found = reason(client, now);
   if (!found) return found.error();
-  return to_text(*found);
+  return impl_->text_of(*found);
+}
+std::string Core::text_of(const Reason& reason) const {
+  return impl_->text_of(reason);
 }
 std::optional<ClientView> Core::view(ClientId client) const {
   return impl_->view(client);

@@ -13,6 +13,9 @@ namespace nvshare::core {
 inline constexpr int kNoCoreLimit = 100;
 inline constexpr int kLowestPriority = -10;
 inline constexpr int kHighestPriority = 10;
+inline constexpr int kPriorities = kHighestPriority - kLowestPriority + 1;
+// Tenants in one another, at most: a pod, its container, a run, and runs inside that.
+inline constexpr int kDeepestTenant = 8;
 
 struct Limits {
   int core_percent = kNoCoreLimit;  // 1..100; 100 = no limit, best effort
@@ -51,11 +54,15 @@ struct OverlapSeen {
   GpuId gpu;
   bool possible = false;
 };
+// A tenant with a `parent` is a part of it. Whatever the limits of parts are, all of them together
+// stay within the parent's. Priorities of parts are no higher than the parent's.
 struct TenantAdded {
   TenantId tenant;
   std::string name;
   Limits limits;
+  std::optional<TenantId> parent{};
 };
+// It has neither clients nor parts.
 struct TenantRemoved {
   TenantId tenant;
 };

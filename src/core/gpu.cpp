@@ -12,13 +12,7 @@ Gpu::Gpu(GpuId id, Bytes total, const Config& config, HostPool& host, Time now)
       engine_(make_engine(config, now)) {}
 
 void Gpu::add(Client& client, Time now) {
-  auto [it, is_new] = shares_.try_emplace(client.tenant->id);
-  Share& share = it->second;
-  if (is_new) {
-    share.tenant = client.tenant;
-    share.seq = next_share_++;
-    engine_->attach(share, now);
-  }
+  Share& share = share_for_clients(*client.tenant, now);
   ++share.clients;
   client.gpu = id_;
   client.share = &share;
@@ -64,7 +58,7 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
   const bool can_run = should_run && client.memory.complete();
   switch (client.run.phase) {
     case Phase::Running:
-      if (client.tenant->paused) {
+      if (client.tenant->is_paused) {
         engine_->stop(client, {.why = Why::Paused}, now, out);
       } else if (client.tenant->sleep) {
         engine_->stop(client, {.why = Why::PutToSleep}, now, out);
@@ -120,7 +114,9 @@ void Gpu::released(Client& client, const Released& how, Time now, Decisions& out
 void Gpu::forget(TenantId tenant) {
   const auto it = shares_.find(tenant);
   if (it == shares_.end()) return;
+  if (it->second.own) engine_->detach(*it->second.own);
   engine_->detach(it->second);
+  if (Share* parent = it->second.parent) std::erase(parent->parts, &it->second);
   shares_.erase(it);
 }
 
@@ -146,15 +142,21 @@ void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisio
 }
 
 void Gpu::set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now) {
+  Share* binds = nullptr;  // the outermost share that goes over its limit by this
   const bool bound_before = client.share->over_memory_limit();
   residency_.set_allocated(client, allocated, beyond);
-  memory_limit_may_bind(*client.share, bound_before, now);
+  if (bound_before || !client.share->over_memory_limit()) return;
+  for (Share* one = client.share; one != nullptr; one = one->parent) {
+    if (one->is_own || !one->tenant->limits.memory) continue;
+    if (one->allocated > *one->tenant->limits.memory) binds = one;
+  }
+  if (binds != nullptr) memory_limit_may_bind(*binds, false, now);
 }
 
 void Gpu::memory_limit_may_bind(const Share& share, bool bound_before, Time now) {
   if (bound_before || !share.over_memory_limit()) return;
   for (const auto& [id, client] : clients_) {
-    if (client->share == &share) residency_.limit_changed(*client, now);
+    if (client->share->is_within(share)) residency_.limit_changed(*client, now);
   }
 }
 
@@ -169,22 +171,10 @@ Bytes Gpu::pinned_room(const Client& client, Bytes asked) const {
   return std::max(Bytes{}, room);
 }
 
-void Gpu::limits_will_change(TenantId tenant, Time now) {
-  const auto it = shares_.find(tenant);
-  if (it != shares_.end()) engine_->before_limits_change(it->second, now);
-}
-
-void Gpu::limits_have_changed(TenantId tenant, bool cores_changed, Time now) {
-  const auto it = shares_.find(tenant);
-  if (it == shares_.end()) return;
-  engine_->after_limits_change(it->second, cores_changed, now);
-  memory_limit_may_bind(it->second, false, now);
-}
-
-void Gpu::pause_changed(TenantId tenant, Time now, Decisions& out) {
+void Gpu::pause_changed(const Tenant& tenant, Time now, Decisions& out) {
   for (const auto& [id, client] : clients_) {
-    if (client->tenant->id != tenant) continue;
-    if (client->tenant->paused) residency_.idles(*client, now);
+    if (!client->tenant->is_within(tenant)) continue;
+    if (client->tenant->is_paused) residency_.idles(*client, now);
     place(*client, now, out);
   }
 }
@@ -259,16 +249,12 @@ void Gpu::finish(Time now, Decisions& out) {
   make_room(now, out);
   if (scheduling_) engine_->decide(now, out);
   note_drops();
-}
-
-std::optional<Time> Gpu::next_wakeup() const {
-  std::optional<Time> next = residency_.next_wakeup();
-  const auto at = [&](std::optional<Time> time) {
-    if (time) next = next ? std::min(*next, *time) : *time;
-  };
-  if (scheduling_) at(engine_->next_wakeup());
-  if (!stopping_.empty()) at(std::get<0>(*stopping_.begin()) + config_.drop_timeout);
-  return next;
+  wakeup_ = residency_.next_wakeup();
+  if (scheduling_) {
+    if (const auto due = engine_->next_wakeup()) bring_forward(wakeup_, *due);
+  }
+  if (stopping_.empty()) return;
+  bring_forward(wakeup_, std::get<0>(*stopping_.begin()) + config_.drop_timeout);
 }
 
 Reason Gpu::explain(const Client& client, Time now) const {
@@ -283,7 +269,13 @@ Reason Gpu::explain(const Client& client, Time now) const {
     if (reason.why == Why::RunningAlone && residency_.waiting() > 0) reason.why = Why::Running;
     return reason;
   }
-  if (client.tenant->paused) return {.why = Why::Paused};
+  if (client.tenant->is_paused) {
+    Reason paused{.why = Why::Paused};
+    for (const Tenant* one = client.tenant->parent; one != nullptr; one = one->parent) {
+      if (one->paused) paused.level = one->id;
+    }
+    return paused;
+  }
   const Bytes to_move = std::max(client.memory.outgoing, client.memory.incoming);
   if (client.orders.stalled && to_move > Bytes{}) {  // it waits for itself, whatever it lacks
     return {.why = Why::MoveIgnored, .bytes = to_move};

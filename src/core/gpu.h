@@ -48,15 +48,20 @@ class Gpu {
   void overhead_measured(const OverheadMeasured& what) { residency_.set_overhead(what); }
   void set_overlap(bool possible) { engine_->set_overlap(possible); }
   void limits_will_change(TenantId tenant, Time now);
-  void limits_have_changed(TenantId tenant, bool cores_changed, Time now);
-  void pause_changed(TenantId tenant, Time now, Decisions& out);
+  // The limits of the tenant of the last limits_will_change() have.
+  void limits_have_changed(bool cores_changed, Time now);
+  void pause_changed(const Tenant& tenant, Time now, Decisions& out);
   void sleep_changed(TenantId tenant, const Reason& why, Time now, Decisions& out);
   // Whether a client of the tenant asks for the GPU.
   bool is_asked_by(TenantId tenant) const;
   void switch_scheduling(bool on, Time now, Decisions& out);
 
   void finish(Time now, Decisions& out);
-  std::optional<Time> next_wakeup() const;
+  // As of the last finish(); none before.
+  const std::optional<Time>& next_wakeup() const { return wakeup_; }
+  void wake_after(Time now) {
+    if (wakeup_) wakeup_ = std::max(*wakeup_, now + Duration{1});
+  }
   Reason explain(const Client& client, Time now) const;
 
   // How much more the client may have that never leaves the GPU, so that everyone else can still
@@ -64,6 +69,14 @@ class Gpu {
   Bytes pinned_room(const Client& client, Bytes asked) const;
 
  private:
+  // Of the tenant and, before it, of all that it is a part of (share_tree.cpp).
+  Share& share_of(Tenant& tenant, Time now);
+  Share& make_own(Share& of_tenant);
+  Share& share_for_clients(Tenant& tenant, Time now);
+  void become_parent(Share& share, Time now);
+  void move_clients(Share& from, Share& to);
+  static void follow_limits(Share& share);
+
   void set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now);
   void memory_limit_may_bind(const Share& share, bool bound_before, Time now);
   void place(Client& client, Time now, Decisions& out);
@@ -81,8 +94,11 @@ class Gpu {
   bool scheduling_ = true;
   int wanting_ = 0;
   std::uint64_t next_share_ = 1;
+  std::optional<Time> wakeup_;
   std::map<ClientId, Client*> clients_;
   std::unordered_map<TenantId, Share> shares_;
+  // Shares whose limits change, each behind what it is a part of.
+  std::vector<Share*> changing_;
   std::set<std::tuple<Time, std::uint64_t, Client*>> stopping_;  // by when the drop was sent
 };
 

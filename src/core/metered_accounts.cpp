@@ -2,6 +2,7 @@
 // of the meter are charged.
 
 #include <algorithm>
+#include <utility>
 
 #include "base/pauses.h"
 #include "core/metered_engine.h"
@@ -13,9 +14,14 @@ constexpr int kLongestResume = 4;  // times `turn`
 constexpr int kLongestResumeCalm = 5;
 constexpr Duration kBindsFor = 1s;  // after it was last seen to
 
+Fixed hundredth(Fixed value) {
+  return divided(value, 100);
+}
+
 // Wide in between: a gap may be years.
 Duration percent_of(Duration value, int percent) {
-  return Duration{static_cast<Duration::rep>(static_cast<Fixed>(value.count()) * percent / 100)};
+  return Duration{
+      static_cast<Duration::rep>(hundredth(static_cast<Fixed>(value.count()) * percent))};
 }
 
 }  // namespace
@@ -23,7 +29,7 @@ Duration percent_of(Duration value, int percent) {
 // --- allowance ---------------------------------------------------------------------------------
 
 Duration MeteredEngine::cap_of(const Share& share) const {
-  return std::max(percent_of(config_.burst_window, share.limit()), resume_level(share));
+  return std::max(percent_of(config_.burst_window, share.limit), resume_level(share));
 }
 
 // When all is calm also most of a turn: with what it earns meanwhile that lasts for one.
@@ -36,8 +42,10 @@ Duration MeteredEngine::worth_coming_back(bool calm) const {
 // A throttled tenant waits until one turn is worth the hand-overs: to it, and back to whom it
 // stops. Where there is nobody else there are none, whatever they took before.
 Duration MeteredEngine::resume_level(const Share& share) const {
-  const int others = active_ - (share.meter.active ? 1 : 0);
-  if (others == 0 && share.wanting <= 1) return config_.turn;
+  const MeterDomain* inner = share.meter.inner;
+  const int own = inner != nullptr ? inner->leaves : share.meter.active ? 1 : 0;
+  const int wanting = inner != nullptr ? inner->leaves : share.wanting;
+  if (whole_.leaves == own && wanting <= 1) return config_.turn;
   return worth_coming_back(calm());
 }
 
@@ -52,13 +60,13 @@ Duration MeteredEngine::level_afresh(const Share& share) const {
 // spent. A limit that has work in bursts may come back before that, and is not to find a long turn.
 Duration MeteredEngine::lasts(const Share& share) const {
   const Duration has = share.meter.allowance;
-  if (went_idle_ != share.seq && now_ - went_idle_at_ < config_.burst_window) return has;
+  const bool other_idle = went_idle_ != share.meter.last_idle;
+  if (other_idle && now_ - went_idle_at_ < config_.burst_window) return has;
+  const MeterDomain& domain = *share.meter.domain;
   const Fixed all = kOne * 100;
-  const Fixed spends = all - share.limit() * refill_rate_;
+  const Fixed spends = all - share.limit * domain.whole_rate();
   Duration most = std::min(from_fixed(to_fixed(has) * all / spends), config_.burst_window);
-  if (!throttled_.empty()) {
-    most = std::min(most, until_refilled(std::get<0>(*throttled_.begin())));
-  }
+  if (const Fixed due = domain.first_due(); due != kNever) most = std::min(most, domain.until(due));
   return std::max(has, most);
 }
 
@@ -69,61 +77,83 @@ Duration MeteredEngine::worth_a_turn() const {
 }
 
 void MeteredEngine::catch_up(Time now) {
-  const Fixed refill = (now - now_).count() * refill_rate_;
-  refill_clock_ += refill;
-  if (slots_ > 0 && unlimited_holder_) {
-    unlimited_held_[static_cast<std::size_t>(*unlimited_holder_)] += refill;
-  }
+  const Fixed refill = (now - now_).count() * whole_.rate;
+  whole_.clock += refill;
   now_ = now;
+  if (slots_ == 0 || unlimited_holder_ == nullptr) return;
+  MeterDomain& domain = *unlimited_holder_->meter.domain;
+  const Fixed before = domain.clock;
+  domain.catch_up(now_);
+  const bool whole = &domain == &whole_;
+  const int level = level_of(*unlimited_holder_);
+  domain.note_unlimited_held(level, whole ? refill : domain.clock - before);
+  highest_held_ = std::max(highest_held_, level);
 }
 
 Duration MeteredEngine::allowance_now(const Share& share) const {
   const MeterAccount& account = share.meter;
   if (!account.active) return account.allowance;
-  return account.allowance + from_fixed((refill_clock_ - account.mark) * share.limit() / 100);
-}
-
-// How long until the refill clock stands there.
-Duration MeteredEngine::until_refilled(Fixed refill) const {
-  const Fixed left = std::max<Fixed>(0, refill - refill_clock_);
-  return wait_of((left + refill_rate_ - 1) / refill_rate_);
+  const Fixed passed = account.domain->clock_now() - account.mark;
+  return account.allowance + from_fixed(hundredth(passed * share.limit));
 }
 
 // The part of the refill clock in which what a tenant earns is not kept beyond its cap: while a
-// higher priority without a limit has the GPU, which can be for ever, and while who holds it does
-// not use it, which adds up. What others use within their limits, or at its own priority, they will
-// not use later; and who waits for its memory could not have used anything.
+// higher priority without a limit has the GPU, which can be for ever, and while the client that
+// holds the GPU does not use it, which adds up. What others use within their limits, or at its own
+// priority, they will not use later. A tenant that waits for its memory could use nothing.
 Fixed MeteredEngine::unkept(const Share& share) const {
   Fixed all = share.meter.parked > 0 ? 0 : held_unused_;
-  for (int i = level_of(share) + 1; i < kLevels; ++i) {
-    all += unlimited_held_[static_cast<std::size_t>(i)];
+  if (level_of(share) >= highest_held_) return all;  // nor above any share around it
+  for (const Share* one = &share; one != nullptr; one = one->meter.domain->owner) {
+    all += one->meter.domain->unlimited_held_above(level_of(*one));
   }
   return all;
+}
+
+// Hundredths of a percent of the tenant's limit that its parts cannot use. It is not kept beyond
+// the cap: a part that comes later would have it at once, however long that was.
+int MeteredEngine::unusable_part(const Share& share) {
+  return share.meter.inner == nullptr ? 0 : share.limit * 100 - share.meter.entitled;
 }
 
 void MeteredEngine::settle(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.active) return;
+  account.domain->catch_up(now_);
+  const Fixed clock = account.domain->clock;
+  const Fixed unkept_since = unkept(share) - account.unkept_mark;
+  account.unkept_mark += unkept_since;
+  if (clock == account.mark) return;
   // Whole nanoseconds go to the allowance; the mark keeps what is left of one.
-  const Fixed refill = (refill_clock_ - account.mark) * share.limit() / 100;
+  const Fixed refill = hundredth((clock - account.mark) * share.limit);
   const Fixed whole = (refill >> kFixedBits) << kFixedBits;
   const Duration before = account.allowance;
   account.allowance += from_fixed(whole);
-  const Fixed unkept_now = unkept(share);
-  if (share.limited()) {
-    const Fixed pushed_aside = (unkept_now - account.unkept_mark) * share.limit() / 100;
-    const Duration kept = account.allowance - from_fixed(std::min(pushed_aside, whole));
-    account.allowance = std::max(kept, std::min(account.allowance, cap_of(share)));
-  } else {  // there is nothing to save: only what is owed is paid off
+  const int unusable = unusable_part(share);
+  if (!share.limited()) {  // there is nothing to save: only what is owed is paid off
     account.allowance = std::min(account.allowance, std::max(before, config_.turn));
+  } else if (unkept_since != 0 || unusable != 0) {
+    const Fixed usable = unkept_since * (share.limit * 100 - unusable);
+    const Fixed not_kept = hundredth(hundredth(usable + (clock - account.mark) * unusable));
+    const Duration kept = account.allowance - from_fixed(std::min(not_kept, whole));
+    account.allowance = std::max(kept, std::min(account.allowance, cap_of(share)));
   }
-  account.unkept_mark = unkept_now;
-  account.mark = refill_clock_ - (refill - whole) * 100 / share.limit();
+  account.mark = clock - divided((refill - whole) * 100, share.limit);
 }
 
-// GPU time used in proportion to what the tenant asked for. Only compared within its own tier.
+// GPU time used in proportion to what the tenant asked for. Only compared within its own tier. The
+// parts of a tenant without a limit have together what it would have without parts, so that each
+// has had as many times more as there are parts with work.
 VirtualTime MeteredEngine::virtual_time(const Share& share, Duration used) {
-  return VirtualTime{used.count()} * 100 / share.limit();
+  const VirtualTime time{used.count()};
+  if (share.limited()) return divided(time * 100, share.limit);
+  VirtualTime parts = 1;
+  const auto level = static_cast<std::size_t>(level_of(share));
+  for (const Share* around = share.parent; around != nullptr && !around->limited();
+       around = around->parent) {
+    parts *= std::max(1, around->busy[level]);
+  }
+  return time * parts;
 }
 
 // The part of a time that ends now in which clients took turns: virtual time counts what others
@@ -140,18 +170,15 @@ Duration MeteredEngine::charged_unread(const Client& client) {
 // Who joins starts where the last of those stands that it competes with. The holder moves on
 // without a grant when nobody contends with it.
 void MeteredEngine::raise_floor(const Share& holder) {
-  Level& level = levels_[static_cast<std::size_t>(level_of(holder))];
-  const Tier tier = tier_of(holder);
+  MeterLevel& level = holder.meter.domain->level(level_of(holder));
+  const MeterTier tier = tier_of(holder);
   VirtualTime last = holder.meter.vtime;
-  if (!level.queue[tier].empty()) last = std::min(last, std::get<0>(*level.queue[tier].begin()));
+  if (!level.queue[tier].empty()) last = std::min(last, level.queue[tier].begin()->at);
   level.floor[tier] = std::max(level.floor[tier], last);
 }
 
 void MeteredEngine::add_virtual_time(Share& share, Duration used) {
-  const bool queued = share.meter.runnable;
-  if (queued) dequeue(share);
-  share.meter.vtime += virtual_time(share, used);
-  if (queued) enqueue_if_runnable(share);
+  share.meter.domain->add_virtual_time(share, tier_of(share), virtual_time(share, used));
 }
 
 // A client that nobody contended with may have run for long without being metered. Who joins does
@@ -162,8 +189,10 @@ void MeteredEngine::charge_ahead(Client& client) {
   const Duration more = unread - charged_unread(client);
   if (more <= Duration::zero()) return;
   client.meter.charged_ahead = client.meter.reported + unread;
-  add_virtual_time(*client.share, more);
-  raise_floor(*client.share);
+  each_around(*client.share, [&](Share& share) {
+    add_virtual_time(share, more);
+    raise_floor(share);
+  });
 }
 
 void MeteredEngine::charge_lone_runner() {
@@ -173,18 +202,25 @@ void MeteredEngine::charge_lone_runner() {
 // Best effort is kept `best_effort_percent` of the time, whatever the limits have saved up. What it
 // has to wait for longer than that buys it a turn is not lost, up to what a bursty tenant may save.
 // Each priority by itself: what a higher one without a limit has is not held against it.
-Duration MeteredEngine::best_effort_owed(const Level& level) const {
+Duration MeteredEngine::best_effort_owed(const MeterDomain& domain, int number) const {
+  const MeterLevel& level = domain.level(number);
   const int percent = config_.best_effort_percent;
   const Duration most = std::max(config_.turn, percent_of(config_.burst_window, percent));
-  return std::min(level.balance + percent_of(now_ - level.balance_at, percent), most);
+  Duration of_domain = now_ - level.balance_at;
+  if (domain.owner != nullptr) {  // has its limit of the time, and less where limits shrink
+    const Fixed shrunk = hundredth(domain.outer()->whole_rate() * domain.capacity());
+    of_domain = from_fixed(of_domain.count() * shrunk);
+  }
+  return std::min(level.balance + percent_of(of_domain, percent), most);
 }
 
 // What it has ahead of limits is what was owed, and what goes beyond that is paid off before it
 // goes ahead again. What limits left it is not held against it, but for the time in which they
 // waited for its last kernel.
 void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time now) {
-  Level& level = levels_[static_cast<std::size_t>(level_of(*client.share))];
-  const Duration owed = best_effort_owed(level);
+  MeterDomain& domain = *client.share->meter.domain;
+  MeterLevel& level = domain.level(level_of(*client.share));
+  const Duration owed = best_effort_owed(domain, level_of(*client.share));
   Duration balance = owed - used;
   if (!client.meter.before_limits) {
     const bool stops = client.run.phase == Phase::Stopping;
@@ -201,71 +237,148 @@ Duration MeteredEngine::unlimited_time(const Share& share) const {
   return account.unlimited_before + (share.limited() ? 0ns : now_ - account.unlimited_since);
 }
 
-// The tenants that want the GPU have changed: limits that do not fit shrink in proportion.
+// The tenants that want the GPU have changed.
 void MeteredEngine::apply_load() {
-  const int room = unlimited_active_ > 0 ? 100 - config_.best_effort_percent : 100;
-  refill_rate_ = limited_sum_ > room ? kOne * room / limited_sum_ : kOne;
+  const int percent = config_.best_effort_percent;
+  if (std::exchange(best_effort_applied_, percent) != percent) {
+    for (auto& [id, domain] : domains_) domain.apply_load(percent, now_);
+  }
+  for (MeterDomain* domain : changed_) domain->apply_load(percent, now_);
+  changed_.clear();
+  whole_.apply_load(percent, now_);
+}
+
+// The domain follows its load, and those around it what is due in it, before the next decision.
+void MeteredEngine::note_change(MeterDomain& domain) {
+  if (domain.owner != nullptr && !std::exchange(domain.changed, true)) changed_.push_back(&domain);
+}
+
+// The owner of the domain counts in the domain around it as what its parts can use of its limit.
+void MeteredEngine::load_changed(MeterDomain& domain) {
+  Share* owner = domain.owner;
+  if (owner == nullptr) return;
+  note_change(domain);
+  if (!owner->meter.active || owner->meter.entitled == domain.entitled()) return;
+  settle(*owner);  // by what its parts could use until now
+  MeterDomain& around = *owner->meter.domain;
+  around.limited_sum += domain.entitled() - owner->meter.entitled;
+  owner->meter.entitled = domain.entitled();
+  load_changed(around);
+}
+
+void MeteredEngine::count_leaf(MeterDomain& domain, int change) {
+  for (MeterDomain* one = &domain; one != nullptr; one = one->outer()) one->leaves += change;
+}
+
+// A part without a limit has begun or ceased to have work.
+void MeteredEngine::count_busy(const Share& share, int level, int change) {
+  for (Share* around = share.parent; around != nullptr && !around->limited();
+       around = around->parent) {
+    int& busy = around->busy[static_cast<std::size_t>(level)];
+    const bool was_busy = busy > 0;
+    busy += change;
+    if (was_busy == (busy > 0)) return;
+  }
 }
 
 void MeteredEngine::activate(Share& share) {
   MeterAccount& account = share.meter;
+  MeterDomain& domain = *account.domain;
   const Duration gap = now_ - account.idle_since;
   // A short gap is part of a bursty client's rhythm and loses nothing. After a long one it starts
   // afresh: debts are paid off, but nothing is saved up to run away with.
   const bool short_gap = !account.fresh && gap <= config_.burst_window;
   if (share.limited()) {
-    const Duration saved = account.allowance + percent_of(gap, share.limit());
+    const Duration saved = account.allowance + percent_of(gap, share.limit);
     account.allowance = short_gap ? std::min(saved, std::max(account.allowance, cap_of(share)))
                         : account.fresh ? level_afresh(share)
                                         : std::min(saved, level_afresh(share));
   }
   charge_lone_runner();
-  (share.limited() ? limited_sum_ : unlimited_active_) += share.limited() ? share.limit() : 1;
   const Duration lag = short_gap ? config_.burst_window : Duration::zero();
-  const Tier tier = tier_of(share);
+  const MeterTier tier = tier_of(share);
   const int level = level_of(share);
-  VirtualTime floor = levels_[static_cast<std::size_t>(level)].floor[tier];
+  VirtualTime floor = domain.level(level).floor[tier];
   // Of those that it competes with one may have waited for its allowance when the floor was raised:
-  // who comes new does not have to wait until that one has caught up.
+  // a tenant that comes new does not have to wait until that one has caught up.
   if (!short_gap && running_.size() == 1) {
-    const Share& holder = *running_.begin()->second->share;
-    if (tier_of(holder) == tier && level_of(holder) == level) {
-      floor = std::min(floor, holder.meter.vtime);
+    const Share* holder = share_in(domain, *running_.begin()->second->share);
+    // Not its own client, which it holds while its limit changes or it gets parts: what it has in
+    // another queue, or has not had in this one, says nothing.
+    const bool competes = holder != nullptr && holder != &share;
+    if (competes && tier_of(*holder) == tier && level_of(*holder) == level) {
+      floor = std::min(floor, holder->meter.vtime);
     }
   }
-  const bool same_queue = account.tier == tier && account.level == level;
+  const bool same_queue =
+      account.tier == tier && account.level == level && account.queue == domain.id;
   account.vtime = same_queue ? std::max(account.vtime, floor - lag.count()) : floor;
   account.tier = tier;
   account.level = level;
-  account.mark = refill_clock_;
+  account.queue = domain.id;
+  domain.catch_up(now_);
+  account.mark = domain.clock;
   account.unkept_mark = unkept(share);
   account.fresh = false;
   account.active = true;
-  ++active_;
+  ++domain.active;
+  if (!share.has_parts) count_leaf(domain, 1);
+  if (share.limited()) {
+    ++limited_active_;
+    account.entitled = account.inner != nullptr ? account.inner->entitled() : share.limit * 100;
+    domain.limited_sum += account.entitled;
+  } else {
+    ++domain.unlimited_active;
+    count_busy(share, level, 1);
+  }
+  Share* owner = domain.owner;
+  if (owner != nullptr && !owner->meter.active) {
+    activate(*owner);
+    note_allowance(*owner);
+  }
+  load_changed(domain);
 }
 
 void MeteredEngine::deactivate(Share& share) {
   MeterAccount& account = share.meter;
+  MeterDomain& domain = *account.domain;
   settle(share);
   account.idle_since = now_;
   account.active = false;
+  --domain.active;
+  if (!share.has_parts) count_leaf(domain, -1);
   if (share.limited()) {
-    went_idle_ = share.seq;
-    went_idle_at_ = now_;
+    --limited_active_;
+    domain.limited_sum -= std::exchange(account.entitled, 0);
+    const bool by_a_part = account.last_idle == went_idle_ && went_idle_at_ == now_;
+    if (!by_a_part) {
+      went_idle_ = share.seq;
+      went_idle_at_ = now_;
+      each_around(share, [&](Share& one) { one.meter.last_idle = share.seq; });
+    }
+  } else {
+    --domain.unlimited_active;
+    count_busy(share, account.level, -1);
   }
-  --active_;
-  (share.limited() ? limited_sum_ : unlimited_active_) -= share.limited() ? share.limit() : 1;
-  if (account.throttled) {
-    throttled_.erase({account.resumes_at, share.seq, &share});
-    account.throttled = false;
-  }
+  stop_throttling(share);
+  if (domain.owner != nullptr && domain.active == 0) deactivate(*domain.owner);
+  load_changed(domain);
+}
+
+// Once for each share, because nobody looks at them while scheduling is off.
+void MeteredEngine::note_maybe_idle(Share& share) {
+  if (!std::exchange(share.meter.maybe_idle, true)) maybe_idle_.push_back(&share);
 }
 
 // A client that stops and wants more at the same moment was never idle: looked at in decide().
 void MeteredEngine::deactivate_idle() {
-  for (const auto& [seq, share] : std::exchange(maybe_idle_, {})) {
+  std::ranges::sort(maybe_idle_, {}, &Share::seq);
+  for (Share* share : maybe_idle_) {
+    share->meter.maybe_idle = false;
+    if (share->has_parts) continue;
     if (share->wanting + share->meter.parked == 0 && share->meter.active) deactivate(*share);
   }
+  maybe_idle_.clear();
 }
 
 // A tenant whose memory is not there yet goes on earning what it will use when it is. It has not
@@ -278,39 +391,55 @@ void MeteredEngine::park(Client& client, bool parked, Time now) {
   share.meter.unkept_mark = unkept(share);
   if (parked && !share.meter.active) activate(share);
   if (parked) return;
-  maybe_idle_.emplace(share.seq, &share);
+  note_maybe_idle(share);
   charge_lone_runner();
-  const bool queued = share.meter.runnable;
-  if (queued) dequeue(share);
-  const Level& level = levels_[static_cast<std::size_t>(level_of(share))];
-  share.meter.vtime = std::max(share.meter.vtime, level.floor[tier_of(share)]);
-  if (queued) enqueue_if_runnable(share);
+  each_around(share, [&](Share& one) {
+    const bool queued = one.meter.runnable;
+    if (queued) dequeue(one);
+    const MeterLevel& level = one.meter.domain->level(level_of(one));
+    one.meter.vtime = std::max(one.meter.vtime, level.floor[tier_of(one)]);
+    if (queued) enqueue_if_runnable(one);
+  });
+}
+
+void MeteredEngine::stop_throttling(Share& share) {
+  MeterAccount& account = share.meter;
+  if (!account.throttled) return;
+  account.domain->throttled.erase(account.resumes);
+  account.throttled = false;
 }
 
 // Moves a settled, active share to or from the throttled ones, as its allowance says.
 void MeteredEngine::note_allowance(Share& share) {
   MeterAccount& account = share.meter;
-  if (account.throttled) {
-    throttled_.erase({account.resumes_at, share.seq, &share});
-    account.throttled = false;
-  } else if (account.allowance > worth_a_turn()) {
+  if (!account.throttled && (account.allowance > worth_a_turn() || !share.limited())) return;
+  const Duration missing = resume_level(share) - account.allowance;
+  if (!share.limited() || missing <= Duration::zero()) {
+    if (account.throttled) note_change(*account.domain);
+    stop_throttling(share);
     return;
   }
-  if (!share.limited() || account.allowance >= resume_level(share)) return;
-  account.throttled = true;
   if (!share.first_throttle) share.first_throttle = now_;
-  const Fixed missing = to_fixed(resume_level(share) - account.allowance);
-  account.resumes_at = account.mark + missing * 100 / share.limit() + kOne;
-  throttled_.emplace(account.resumes_at, share.seq, &share);
+  ShareTimes& times = account.domain->throttled;
+  const Fixed at = account.mark + divided(to_fixed(missing) * 100, share.limit) + kOne;
+  account.resumes = account.throttled ? moved(times, account.resumes, at)
+                                      : times.insert({at, share.seq, &share}).first;
+  account.throttled = true;
+  note_change(*account.domain);
 }
 
-void MeteredEngine::resume_refilled() {
-  while (!throttled_.empty() && std::get<0>(*throttled_.begin()) <= refill_clock_) {
-    Share& share = *std::get<2>(*throttled_.begin());
+void MeteredEngine::resume_refilled(MeterDomain& domain) {
+  domain.catch_up(now_);
+  while (!domain.throttled.empty() && domain.throttled.begin()->at <= domain.clock) {
+    Share& share = *domain.throttled.begin()->of;
     settle(share);
-    throttled_.erase(throttled_.begin());
-    share.meter.throttled = false;
+    stop_throttling(share);
     enqueue_if_runnable(share);
+  }
+  while (!domain.inside.empty() && domain.inside.begin()->at <= domain.clock) {
+    MeterDomain& inner = *domain.inside.begin()->of;
+    resume_refilled(inner);
+    inner.note_due();
   }
 }
 
@@ -329,25 +458,24 @@ void MeteredEngine::note_duty(Client& client, Duration used, Time now) {
   if (client.run.phase != Phase::Off) duty_sum_ppm_ += client.meter.duty_ppm - before;
 }
 
-// Pauses too short to give a turn back for cost nothing, but for those whom they keep from the GPU:
-// who has no limit waits for as long as there is allowance. Every program has some.
+// Pauses too short to give a turn back for cost nothing, unless they keep tenants without a limit
+// from the GPU, which wait for as long as there is allowance. Every program has some pauses.
 void MeteredEngine::charge_pauses(const Client& client, Duration gaps, Time now) {
-  Share& share = *client.share;
-  const auto waits = [](const Level& level) { return !level.queue[kBestEffort].empty(); };
-  if (!turns_ || !billing_ || !share.limited() ||
-      std::none_of(levels_.begin(), levels_.end(), waits))
-    return;
-  // Neither in what is billed already, nor in the part of the turn that had no limit.
-  const Duration since = now - std::max(client.run.granted_at, share.meter.unlimited_since);
-  const Duration unused = now - client.run.granted_at - client.meter.reported;
-  const Duration pauses = std::min({gaps, since, unused});
+  if (!turns_ || !billing_) return;
   const auto used = static_cast<std::uint64_t>(client.meter.reported.count());
   const auto free = static_cast<Duration::rep>(kShortPause + free_pauses(used));
-  const Duration more = pauses - Duration{free};
-  if (more <= Duration::zero()) return;
-  dequeue(share);
-  share.meter.allowance -= more;
-  note_allowance(share);
+  const Duration unused = now - client.run.granted_at - client.meter.reported;
+  each_around(*client.share, [&](Share& share) {
+    if (!share.limited() || share.meter.domain->waiting[kBestEffort] == 0) return;
+    // Neither in what is billed already, nor in the part of the turn that had no limit.
+    const Duration since = now - std::max(client.run.granted_at, share.meter.unlimited_since);
+    const Duration more = std::min({gaps, since, unused}) - Duration{free};
+    if (more <= Duration::zero()) return;
+    dequeue(share);
+    share.meter.allowance -= more;
+    note_allowance(share);
+    if (share.has_parts) enqueue_if_runnable(share);
+  });
 }
 
 // A limit binds that stops its tenant, and one whose tenant is at work for most of the time that it
@@ -355,12 +483,44 @@ void MeteredEngine::charge_pauses(const Client& client, Duration gaps, Time now)
 void MeteredEngine::note_binding(Share& share, Duration at_work, Time now) {
   if (!overlap_ || !share.limited()) return;
   MeterAccount& account = share.meter;
-  const Fixed most = (now - account.at_work_at).count() * refill_rate_ * share.limit() / 100;
+  const Fixed most =
+      (now - account.at_work_at).count() * share.meter.domain->whole_rate() * share.limit / 100;
   account.at_work_at = now;
   account.at_work =
       std::max(Duration::zero(), account.at_work + at_work - from_fixed(most) * 3 / 4);
   account.at_work = std::min(account.at_work, 2 * cap_of(share));
   if (account.throttled || account.at_work > cap_of(share)) limits_bind_until_ = now + kBindsFor;
+}
+
+void MeteredEngine::charge_limit(Share& share, Duration charge, Duration held, Time now) {
+  MeterAccount& account = share.meter;
+  const Duration before = account.allowance;
+  account.allowance -= std::max(Duration::zero(), charge);
+  const Duration overrun = std::min(Duration::zero(), account.allowance);
+  if (before > Duration::zero() && config_.carryover_percent < 100) {
+    account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
+  }
+  note_allowance(share);
+  note_binding(share, held, now);
+}
+
+// All tenants that the client's is a part of pay as well, for what they allow.
+void MeteredEngine::charge_around(const Client& client, Duration charge, Duration had,
+                                  Duration held, Time now) {
+  for (Share* tenant = &client.share->of_tenant(); tenant != nullptr; tenant = tenant->parent) {
+    tenant->billed += to_fixed(charge);
+  }
+  Share* owner = client.share->meter.domain->owner;
+  if (owner == nullptr) return;
+  each_around(*owner, [&](Share& share) {
+    settle(share);
+    const Duration free = share.meter.unlimited_since - (now - held);
+    charge_limit(share, charge - std::max(Duration::zero(), free), held, now);
+    if (share.meter.throttled) dequeue(share);
+    if (turns_) add_virtual_time(share, had);
+    enqueue_if_runnable(share);
+    raise_floor(share);
+  });
 }
 
 // Charges what the meter shows beyond what was charged for this grant already.
@@ -373,7 +533,7 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
   client.meter.reported = used;
   client.meter.charged_ahead = Duration::zero();
   client.meter.read_at = now;
-  if (turns_ && held > new_use) held_unused_ += (held - new_use).count() * refill_rate_;
+  if (turns_ && held > new_use) held_unused_ += (held - new_use).count() * whole_.rate;
   settle(share);
   if (!billing_) return;
   note_duty(client, new_use, now);
@@ -382,31 +542,24 @@ void MeteredEngine::bill(Client& client, Duration used, Time now) {
     const Duration tail = std::min(new_use, now - client.run.dropped_at);
     charge -= tail - percent_of(tail, config_.tail_billing_percent);
   }
-  share.billed += to_fixed(charge);
   const bool queued = account.runnable;
   if (queued) dequeue(share);
-  // A turn that was held and not used counts as well. Likewise among the processes of a tenant, as
-  // far as one of them waited.
+  // A turn that was held and not used counts as well. The same holds among the processes of a
+  // tenant, as far as one of them waited.
   const bool in_demand = contended(share) || has_turn(client);
   const Duration had = in_turns(in_demand ? std::max(charge, held) : charge);
   if (turns_) account.vtime += virtual_time(share, had - ahead);
-  if (!share.ready.empty()) client.meter.had += std::min(had, now - client.meter.had_since).count();
+  if (share.has_ready()) client.meter.had += std::min(had, now - client.meter.had_since).count();
   client.meter.had_since = now;
   // What it did in the part of this grant that had no limit is free.
   const Duration unlimited = unlimited_time(share) - client.meter.unlimited_mark;
   client.meter.unlimited_mark += unlimited;
   if (share.limited()) {
-    const Duration before = account.allowance;
-    account.allowance -= std::max(Duration::zero(), charge - unlimited);
-    const Duration overrun = std::min(Duration::zero(), account.allowance);
-    if (before > Duration::zero() && config_.carryover_percent < 100) {
-      account.allowance += percent_of(-overrun, 100 - config_.carryover_percent);
-    }
-    note_allowance(share);
-    note_binding(share, held, now);
+    charge_limit(share, charge - unlimited, held, now);
   } else {
     charge_best_effort(client, new_use, now);
   }
+  charge_around(client, charge, had - ahead, held, now);
   if (queued) enqueue_if_runnable(share);
   raise_floor(share);
 }

@@ -1,6 +1,7 @@
 #include "core/metered_engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace nvshare::core {
@@ -26,57 +27,62 @@ constexpr int kTurnsInOne = 2;  // that a tenant would have in a row, at most
 }  // namespace
 
 MeteredEngine::MeteredEngine(const Config& config, Time now)
-    : config_(config), now_(now), refill_rate_(kOne) {
-  for (Level& level : levels_) level.balance_at = now;
-}
+    : config_(config), now_(now), whole_(next_domain_++, nullptr, now) {}
 
 // --- the run queue -----------------------------------------------------------------------------
 
 void MeteredEngine::enqueue_if_runnable(Share& share) {
   MeterAccount& account = share.meter;
-  if (account.runnable || account.throttled || share.ready.empty() || share.overdue > 0) return;
-  account.level = level_of(share);
-  Level& level = levels_[static_cast<std::size_t>(account.level)];
-  if (level.empty() && level.emptied_at != now_) level.waiting_since = now_;
-  level.queue[tier_of(share)].emplace(account.vtime, share.seq, &share);
-  account.runnable = true;
-  ++runnable_;
+  if (account.runnable || account.throttled) return;
+  const bool idle = account.inner != nullptr ? account.inner->runnable() == 0
+                                             : !share.has_ready() || share.overdue > 0;
+  if (idle) return;
+  account.domain->enqueue(share, tier_of(share), level_of(share), now_);
+  if (Share* owner = account.domain->owner) enqueue_if_runnable(*owner);
 }
 
 void MeteredEngine::dequeue(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.runnable) return;
-  Level& level = levels_[static_cast<std::size_t>(account.level)];
-  level.queue[tier_of(share)].erase({account.vtime, share.seq, &share});
-  account.runnable = false;
-  --runnable_;
-  if (level.empty()) level.emptied_at = now_;
+  account.domain->dequeue(share, tier_of(share), now_);
+  Share* owner = account.domain->owner;
+  if (owner != nullptr && account.domain->runnable() == 0) dequeue(*owner);
 }
 
 // The highest priority, where waiting counts as well: nobody waits for ever.
-int MeteredEngine::level_to_serve(Time now) const {
+int MeteredEngine::level_to_serve(const MeterDomain& domain, Time now) const {
+  const bool one_level = (domain.occupied & (domain.occupied - 1)) == 0;
+  if (one_level) return std::bit_width(domain.occupied) - 1;
   int best = -1;
   std::int64_t best_score = 0;
-  for (int i = kLevels - 1; i >= 0; --i) {
-    const Level& level = levels_[static_cast<std::size_t>(i)];
-    if (level.empty()) continue;
+  domain.each_occupied([&](int i, const MeterLevel& level) {
     const std::int64_t score = i * config_.ageing.count() + (now - level.waiting_since).count();
     if (best < 0 || score >= best_score) {
       best = i;
       best_score = score;
     }
-  }
+  });
   return best;
 }
 
-Share* MeteredEngine::next_to_serve(Time now) const {
-  const int found = level_to_serve(now);
+Share* MeteredEngine::first_in(const MeterDomain& domain, Time now) const {
+  const int found = level_to_serve(domain, now);
   if (found < 0) return nullptr;
-  const Level& level = levels_[static_cast<std::size_t>(found)];
-  const bool owed = best_effort_owed(level) >= config_.turn && !level.best_effort_was_ahead;
-  const bool limits_first = !level.queue[kLimited].empty() && !owed;
-  const Tier tier = level.queue[kBestEffort].empty() || limits_first ? kLimited : kBestEffort;
-  return std::get<2>(*level.queue[tier].begin());
+  const MeterLevel& level = domain.level(found);
+  const auto owed = [&] {
+    return !level.best_effort_was_ahead && best_effort_owed(domain, found) >= config_.turn;
+  };
+  const auto& [limited, best_effort] = level.queue;
+  const bool limits_first = best_effort.empty() || (!limited.empty() && !owed());
+  return (limits_first ? limited : best_effort).begin()->of;
+}
+
+Share* MeteredEngine::next_to_serve(Time now) const {
+  Share* share = first_in(whole_, now);
+  while (share != nullptr && share->meter.inner != nullptr) {
+    share = first_in(*share->meter.inner, now);
+  }
+  return share;
 }
 
 // --- what the owner tells ----------------------------------------------------------------------
@@ -85,12 +91,23 @@ void MeteredEngine::attach(Share& share, Time now) {
   catch_up(now);
   share.meter.idle_since = now;
   share.meter.unlimited_since = now;
+  enter_domain(share);
+  take_over(share, now);
 }
 
 void MeteredEngine::detach(Share& share) {
-  relimited_.erase({share.seq, &share});
-  maybe_idle_.erase({share.seq, &share});
+  std::erase(relimited_, &share);
+  if (std::exchange(share.meter.maybe_idle, false)) std::erase(maybe_idle_, &share);
+  if (unlimited_holder_ == &share) unlimited_holder_ = nullptr;
   if (share.meter.active) deactivate(share);
+  leave_account(share);
+  close_domain(share);
+}
+
+void MeteredEngine::become_parent(Share& share, Time now) {
+  catch_up(now);
+  if (unlimited_holder_ == &share) unlimited_holder_ = share.own.get();
+  std::ranges::replace(relimited_, &share, share.own.get());
 }
 
 void MeteredEngine::before_limits_change(Share& share, Time now) {
@@ -98,19 +115,22 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
   dequeue(share);
   if (share.meter.active) deactivate(share);
   if (!share.limited()) share.meter.unlimited_before += now - share.meter.unlimited_since;
+  share.meter.was_limited = share.limited();
+  leave_domain(share);
 }
 
 // What was used stays used: debt goes over as it is and is paid off at the new rate from now. What
 // was saved goes over as far as the new limit would have let it be saved.
 void MeteredEngine::after_limits_change(Share& share, bool cores_changed, Time) {
+  enter_domain(share);
   share.meter.allowance = std::min(share.meter.allowance, cap_of(share));
-  share.meter.unlimited_since = now_;
-  if (share.wanting + share.meter.parked > 0) {
+  if (!share.meter.was_limited || !share.limited()) share.meter.unlimited_since = now_;
+  if (!share.has_parts && share.wanting + share.meter.parked > 0) {
     activate(share);
     if (share.limited()) note_allowance(share);
     enqueue_if_runnable(share);
   }
-  if (cores_changed && !share.held.empty()) relimited_.emplace(share.seq, &share);
+  if (cores_changed && share.running > 0 && !share.held.empty()) relimited_.push_back(&share);
 }
 
 void MeteredEngine::make_ready(Client& client, Time now) {
@@ -132,7 +152,7 @@ void MeteredEngine::make_ready(Client& client, Time now) {
 void MeteredEngine::join_siblings(Client& client) {
   Share& share = *client.share;
   client.meter.had = std::max(client.meter.had, share.meter.least_had);
-  if (!share.ready.empty()) return;
+  if (share.has_ready()) return;
   // Nobody went without what the others had until now.
   for (const auto& [seq, sibling] : share.held) sibling->meter.had_since = now_;
 }
@@ -142,8 +162,8 @@ void MeteredEngine::make_unready(Client& client, Time now) {
   Share& share = *client.share;
   leave_ready(client);
   duty_sum_ppm_ -= client.meter.duty_ppm;
-  if (share.ready.empty()) dequeue(share);
-  maybe_idle_.emplace(share.seq, &share);
+  if (!share.has_ready()) dequeue(share);
+  note_maybe_idle(share);
 }
 
 void MeteredEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
@@ -181,12 +201,15 @@ void MeteredEngine::release(Client& client, Duration used, Duration gaps, Time n
   client.meter.burst_so_far += client.meter.reported;
   if (client.meter.burst_so_far > kShortBurst) long_bursts_until_ = now + kBurstsLast;
   // A grant that was not used saves nothing beyond the cap.
-  share.meter.allowance =
-      std::min(share.meter.allowance, std::max(cap_of(share), share.meter.at_grant));
+  each_around(share, [&](Share& one) {
+    if (one.meter.allowance <= one.meter.at_grant) return;
+    const Duration most = std::max(cap_of(one), one.meter.at_grant);
+    one.meter.allowance = std::min(one.meter.allowance, most);
+  });
   running_.erase({client.run.grant_seq, &client});
   leave_running(client, now);
   duty_sum_ppm_ -= client.meter.duty_ppm;
-  maybe_idle_.emplace(share.seq, &share);
+  note_maybe_idle(share);
   enqueue_if_runnable(share);
 }
 
@@ -207,14 +230,20 @@ void MeteredEngine::set_billing(bool on, Time now) {
 
 // Somebody else could use the time that the holder's tenant has.
 bool MeteredEngine::contended(const Share& holder) const {
-  return runnable_ > (holder.meter.runnable ? 1 : 0) || !holder.ready.empty();
+  bool found = holder.has_ready();
+  for (const Share* one = &holder; one != nullptr; one = one->meter.domain->owner) {
+    // What else is inside a tenant that has to wait cannot run either.
+    if (one != &holder && one->meter.throttled) found = false;
+    found |= one->meter.domain->runnable() > (one->meter.runnable ? 1 : 0);
+  }
+  return found;
 }
 
 bool MeteredEngine::wants_turns() const {
   if (config_.share_mode != ShareMode::Auto) return config_.share_mode == ShareMode::Turns;
-  if (limited_sum_ > 0 && (!overlap_ || now_ < limits_bind_until_)) return true;
-  if (overlap_) return false;    // what one does not use of the GPU another does
-  if (active_ < 2) return true;  // one tenant: its processes take turns like anyone
+  if (limited_active_ > 0 && (!overlap_ || now_ < limits_bind_until_)) return true;
+  if (overlap_) return false;          // what one does not use of the GPU another does
+  if (whole_.leaves < 2) return true;  // one tenant: its processes take turns like anyone
   if (now_ < long_bursts_until_) return true;
   std::int64_t wanted = duty_sum_ppm_;
   if (running_.size() == 1) {  // not metered for long: take it for busy
@@ -274,10 +303,10 @@ void MeteredEngine::note_hand_over(const Client& client, Duration used, Duration
   hand_over_ += (std::min(rest, most) - hand_over_) / kHandOverMemory;
 }
 
-// Somebody of a higher priority waits: the holder keeps the shortest of turns.
-bool MeteredEngine::outranked(const Client& holder) const {
-  for (int i = holder.tenant->limits.priority - kLowestPriority + 1; i < kLevels; ++i) {
-    if (!levels_[static_cast<std::size_t>(i)].empty()) return true;
+// A client of a higher priority waits: the holder keeps the shortest of turns.
+bool MeteredEngine::outranked(const Client& holder) {
+  for (const Share* one = holder.share; one != nullptr; one = one->meter.domain->owner) {
+    if (one->meter.domain->is_occupied_above(level_of(*one))) return true;
   }
   return false;
 }
@@ -289,13 +318,8 @@ std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   if (contended(*holder.share)) {
     Duration most =
         has_turn(holder) ? 2 * std::max(config_.turn, *holder.run.budget) : holder.meter.turn;
-    // What it was to earn meanwhile it was given for as long as no other limit is before it.
-    const Share& share = *holder.share;
-    const Duration had = share.meter.at_grant;
-    if (share.limited() && holder.run.budget > had && other_limits_wait(share)) {
-      const Duration unread = holder.unread(now_) - charged_unread(holder);
-      const Duration first = now_ - holder.run.granted_at + stays_first(share, unread);
-      most = std::min(std::max({had, config_.turn, first}), holder.meter.turn);
+    for (const Share* one = holder.share; one != nullptr; one = one->meter.domain->owner) {
+      most = allowed_to_earn(holder, *one, most);
     }
     return holder.run.granted_at + (outranked(holder) ? std::min(most, config_.turn) : most);
   }
@@ -303,23 +327,38 @@ std::optional<Time> MeteredEngine::turn_end(const Client& holder) const {
   return holder.run.granted_at + 2 * *holder.run.budget + config_.turn;
 }
 
-// Best effort does not finish its turn when somebody with a promise has work again, unless it is
+// What a limit was to earn during the turn it was given for as long as no other limit is before it.
+Duration MeteredEngine::allowed_to_earn(const Client& holder, const Share& share,
+                                        Duration most) const {
+  const Duration had = share.meter.at_grant;
+  if (!share.limited() || !(holder.run.budget > had) || !other_limits_wait(share)) return most;
+  const Duration unread = holder.unread(now_) - charged_unread(holder);
+  const Duration first = now_ - holder.run.granted_at + stays_first(share, unread);
+  return std::min(std::max({had, config_.turn, first}), holder.meter.turn);
+}
+
+// Best effort does not finish its turn when a tenant with a promise has work again, unless it is
 // owed: short bursts would wait longer than they run. Nor does a tenant finish its turn when one
-// that has had far less of its due comes back.
+// that has had far less of its due comes back. Tenants are compared where their ways part.
 bool MeteredEngine::gives_way(const Client& holder) const {
-  const Share* next = next_to_serve(now_);
-  const Share& share = *holder.share;
-  if (next == nullptr || next == &share) return false;
-  if (next->tenant->limits.priority < share.tenant->limits.priority) return false;
+  const Share* share = share_in(whole_, *holder.share);
+  const Share* next = first_in(whole_, now_);
+  while (next == share && share->meter.inner != nullptr) {
+    share = share_in(*next->meter.inner, *holder.share);
+    next = first_in(*next->meter.inner, now_);
+  }
+  if (next == nullptr || next == share) return false;
+  const MeterDomain& domain = *share->meter.domain;
+  if (level_of(*next) < level_of(*share)) return false;
   const Duration unread = holder.unread(now_);
-  if (tier_of(*next) != tier_of(share)) {
-    const Duration owed = best_effort_owed(levels_[static_cast<std::size_t>(level_of(share))]);
+  if (tier_of(*next) != tier_of(*share)) {
+    const Duration owed = best_effort_owed(domain, level_of(*share));
     const bool is_owed = owed >= config_.turn && owed > unread;
-    const bool outranks = next->tenant->limits.priority > share.tenant->limits.priority;
+    const bool outranks = level_of(*next) > level_of(*share);
     return tier_of(*next) == kLimited && (outranks || !is_owed);
   }
   const VirtualTime stands =
-      share.meter.vtime + virtual_time(share, unread - charged_unread(holder));
+      share->meter.vtime + virtual_time(*share, unread - charged_unread(holder));
   return next->meter.vtime + 4 * virtual_time(*next, holder.meter.turn) < stands;
 }
 
@@ -330,69 +369,96 @@ Reason MeteredEngine::why_over(const Client& holder) const {
 }
 
 // Processes of a tenant do not keep it from its own.
-bool MeteredEngine::other_limits_wait(const Share& share) const {
-  std::size_t waiting = 0;
-  for (const Level& level : levels_) waiting += level.queue[kLimited].size();
-  return waiting > (share.meter.runnable && share.limited() ? 1u : 0u);
+bool MeteredEngine::other_limits_wait(const Share& share) {
+  const bool stands = share.meter.runnable && share.limited();
+  return share.meter.domain->waiting[kLimited] > (stands ? 1 : 0);
 }
 
 // How long a tenant with a limit would stay the first in line if it ran: until it has had as much
 // of its due as the next one, and a moment more. `unread`: what is not in its virtual time yet.
 // Only where none but limits of its own priority wait: others have their own rules.
 Duration MeteredEngine::stays_first(const Share& share, Duration unread) const {
+  const MeterDomain& domain = *share.meter.domain;
   const Share* next = nullptr;
-  for (const Level& level : levels_) {
-    if (!level.queue[kBestEffort].empty()) return Duration::zero();
+  bool others = domain.waiting[kBestEffort] > 0;
+  domain.each_occupied([&](int, const MeterLevel& level) {
     const auto& queue = level.queue[kLimited];
-    const auto other = std::find_if(queue.begin(), queue.end(),
-                                    [&](const auto& one) { return std::get<2>(one) != &share; });
-    if (other == queue.end()) continue;
-    next = std::get<2>(*other);
-    if (level_of(*next) != level_of(share)) return Duration::zero();
-  }
-  if (next == nullptr) return Duration::zero();
+    const auto other =
+        std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return one.of != &share; });
+    if (other == queue.end()) return;
+    next = other->of;
+    others |= level_of(*next) != level_of(share);
+  });
+  if (next == nullptr || others) return Duration::zero();
   const VirtualTime lead = next->meter.vtime - share.meter.vtime - virtual_time(share, unread);
   if (lead <= 0) return Duration::zero();
-  return Duration{static_cast<Duration::rep>(lead * share.limit() / 100)} + config_.turn;
+  return Duration{static_cast<Duration::rep>(lead * share.limit / 100)} + config_.turn;
+}
+
+// The same for the share and all around it, where others wait.
+Duration MeteredEngine::stays_first_around(Share& share) const {
+  std::optional<Duration> least;
+  each_around(share, [&](Share& one) {
+    if (one.meter.domain->runnable() == (one.meter.runnable ? 1 : 0)) return;
+    const Duration first = one.limited() ? stays_first(one, Duration::zero()) : Duration::zero();
+    least = std::min(least.value_or(first), first);
+  });
+  return least.value_or(Duration::zero());
+}
+
+// What the limits of the share and of those around it leave; none without a limit.
+std::optional<Duration> MeteredEngine::budget_of(Share& share, Duration first) const {
+  std::optional<Duration> least;
+  each_around(share, [&](Share& one) {
+    if (!one.limited()) return;
+    const Duration budget = !other_limits_wait(one)
+                                ? lasts(one)
+                                : std::max(one.meter.allowance, std::min(first, lasts(one)));
+    least = std::min(least.value_or(budget), budget);
+  });
+  return least;
 }
 
 void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisions& out) {
-  Level& level = levels_[static_cast<std::size_t>(share.meter.level)];
-  level.waiting_since = now;
+  each_around(share, [&](Share& one) {
+    settle(one);
+    one.meter.domain->level(one.meter.level).waiting_since = now;
+  });
   dequeue(share);
-  raise_floor(share);
+  each_around(share, [&](Share& one) { raise_floor(one); });
   Client& client = *std::get<Client*>(*share.ready.begin());
-  const bool last = share.ready.size() == 1 && runnable_ == 0;
-  std::optional<Duration> budget;
+  const bool last = share.ready.size() == 1 && !anyone_runnable();
   client.meter.turn = turn_of(client);
   const bool cut = in_turns && !last;
-  if (share.limited()) {
-    const bool comes_first = !other_limits_wait(share);
-    // Turns that it would have in a row are one.
-    const Duration first = calm() ? stays_first(share, Duration::zero()) : Duration::zero();
-    budget =
-        comes_first ? lasts(share) : std::max(share.meter.allowance, std::min(first, lasts(share)));
+  // Turns that it would have in a row are one.
+  const Duration first = calm() ? stays_first_around(share) : Duration::zero();
+  std::optional<Duration> budget = budget_of(share, first);
+  if (budget) {
     if (share.ready.size() == 1) {
       const Duration longest = kCalm * kLongestTurn * config_.turn;
       const Duration most = std::min(kTurnsInOne * client.meter.turn, longest + longest / 2);
       client.meter.turn = std::max(client.meter.turn, std::min(first, most));
     }
+    bool comes_first = true;
+    each_around(share, [&](Share& one) { comes_first &= !other_limits_wait(one); });
     // What a turn leaves of that would be a sliver of its own, with nobody else in between.
     if (cut && comes_first && *budget < client.meter.turn + client.meter.turn / 2) {
       client.meter.turn = std::max(client.meter.turn, *budget);
     }
   }
   if (cut) budget = std::min(budget.value_or(client.meter.turn), client.meter.turn);
+  // A budget of nothing would mean none.
+  if (budget) budget = std::max(*budget, Duration{1});
   start(client, budget, {.why = Why::HasBudget}, now, out);
 }
 
 void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
                           Time now, Decisions& out) {
   Share& share = *client.share;
-  Level& level = levels_[static_cast<std::size_t>(level_of(share))];
+  MeterLevel& level = share.meter.domain->level(level_of(share));
   client.meter.before_limits = !share.limited() && !level.queue[kLimited].empty();
   level.best_effort_was_ahead = client.meter.before_limits;
-  share.meter.at_grant = share.meter.allowance;
+  each_around(share, [](Share& one) { one.meter.at_grant = one.meter.allowance; });
   client.meter.unlimited_mark = unlimited_time(share);
   client.meter.reported = Duration::zero();
   client.meter.charged_ahead = Duration::zero();
@@ -403,7 +469,7 @@ void MeteredEngine::start(Client& client, std::optional<Duration> budget, const 
   enter_running(client, next_seq_++, budget, why, now, out);
   running_.emplace(client.run.grant_seq, &client);
   ++slots_;
-  unlimited_holder_ = share.limited() ? std::nullopt : std::optional(level_of(share));
+  unlimited_holder_ = share.limited() ? nullptr : &share;
   enqueue_if_runnable(share);
 }
 
@@ -428,25 +494,19 @@ void MeteredEngine::take_turns(Time now, Decisions& out) {
     }
   }
   if (slots_ > 0) return;
-  if (Share* share = next_to_serve(now)) {
-    settle(*share);
-    grant_next_of(*share, true, now, out);
-  }
+  if (Share* share = next_to_serve(now)) grant_next_of(*share, true, now, out);
 }
 
 void MeteredEngine::run_together(Time now, Decisions& out) {
-  while (Share* share = next_to_serve(now)) {
-    settle(*share);
-    grant_next_of(*share, false, now, out);
-  }
+  while (Share* share = next_to_serve(now)) grant_next_of(*share, false, now, out);
   std::vector<Client*> over;
   for (const auto& [seq, client] : running_) {
     const bool ignores = client->run.budget &&
                          now >= client->run.granted_at + 2 * *client->run.budget + config_.turn;
-    if (client->share->meter.throttled || ignores) over.push_back(client);
+    if (is_throttled(*client->share) || ignores) over.push_back(client);
   }
   for (Client* client : over) stop(*client, why_over(*client), now, out);
-  const bool watched = running_.size() > 1 || limited_sum_ > 0;
+  const bool watched = running_.size() > 1 || limited_active_ > 0;
   if (!watched || running_.empty() || now < sample_due_) return;
   for (const auto& [seq, client] : running_) {
     out.push_back({ReadMeter{client->id}, {.why = Why::SampleDue}});
@@ -458,12 +518,14 @@ void MeteredEngine::decide(Time now, Decisions& out) {
   catch_up(now);
   deactivate_idle();
   apply_load();
-  resume_refilled();
-  for (const auto& [seq, share] : std::exchange(relimited_, {})) {
+  resume_refilled(whole_);
+  std::ranges::sort(relimited_, {}, &Share::seq);
+  for (Share* share : relimited_) {
     while (!share->held.empty()) {
       stop(*share->held.begin()->second, {.why = Why::LimitsChanged}, now, out);
     }
   }
+  relimited_.clear();
   const bool turns = wants_turns();
   if (turns && !turns_) turns_since_ = now;
   turns_ = turns;
@@ -476,42 +538,64 @@ void MeteredEngine::decide(Time now, Decisions& out) {
 
 std::optional<Time> MeteredEngine::next_wakeup() const {
   std::optional<Time> next;
-  const auto at = [&](Time time) { next = next ? std::min(*next, time) : time; };
-  if (!throttled_.empty()) {
-    at(now_ + until_refilled(std::get<0>(*throttled_.begin())));
-  }
+  const auto at = [&](Time time) { bring_forward(next, time); };
+  if (const Fixed due = whole_.first_due(); due != kNever) at(now_ + whole_.until(due));
   if (turns_ && !running_.empty()) {
     if (const auto end = turn_end(*running_.begin()->second)) at(*end);
   }
-  const bool watched = running_.size() > 1 || (limited_sum_ > 0 && !running_.empty());
+  const bool watched = running_.size() > 1 || (limited_active_ > 0 && !running_.empty());
   if (!turns_ && watched) at(std::max(sample_due_, now_));
   return next;
+}
+
+// The share or the one around it that has used up its limit; the outermost of them, because what is
+// inside it waits for it in any case.
+const Share* MeteredEngine::throttled_around(const Share& share) {
+  const Share* found = nullptr;
+  for (const Share* one = &share; one != nullptr; one = one->meter.domain->owner) {
+    if (one->meter.throttled) found = one;
+  }
+  return found;
+}
+
+// Tenants that go before the share in its domain.
+int MeteredEngine::count_before(const Share& share) {
+  int before = 0;
+  share.meter.domain->each_occupied([&](int i, const MeterLevel& level) {
+    if (i < share.meter.level) return;
+    const bool own = i == share.meter.level;
+    for (MeterTier tier : {kLimited, kBestEffort}) {
+      for (const auto& [vtime, seq, other] : level.queue[tier]) {
+        if (other == &share) continue;
+        const bool own_tier = own && tier == tier_of(share);
+        if (own_tier ? vtime < share.meter.vtime : !own || tier < tier_of(share)) ++before;
+      }
+    }
+  });
+  return before;
 }
 
 Reason MeteredEngine::explain(const Client& client, Time now) const {
   const Share& share = *client.share;
   if (client.run.phase == Phase::Running) {
-    const bool alone = running_.size() == 1 && !anyone_runnable() && throttled_.empty();
+    const bool alone = running_.size() == 1 && !anyone_runnable() && whole_.first_due() == kNever;
     return {.why = alone ? Why::RunningAlone : Why::Running};
   }
   if (share.overdue > 0) return {.why = Why::TenantOverdue};
-  if (share.meter.throttled) {
-    const Duration debt = -std::min(Duration::zero(), allowance_now(share));
+  if (const Share* binds = throttled_around(share)) {
+    const MeterDomain& domain = *binds->meter.domain;
+    const Duration debt = -std::min(Duration::zero(), allowance_now(*binds));
+    // A limit that shrinks does so for that of its tenant.
+    const bool shrunk = domain.owner != nullptr && domain.rate < kOne;
     return {.why = Why::OverLimit,
             .used = debt,
-            .wait = until_refilled(share.meter.resumes_at) - (now - now_),
-            .count = static_cast<int>((share.limit() * refill_rate_ + kOne / 2) / kOne)};
+            .wait = domain.until(binds->meter.resumes->at) - (now - now_),
+            .count = static_cast<int>((binds->limit * domain.whole_rate() + kOne / 2) / kOne),
+            .level = shrunk ? domain.owner->tenant->id : level_that_binds(*binds, share)};
   }
   int before = 0;
-  for (int i = share.meter.level; i < kLevels; ++i) {
-    const Level& level = levels_[static_cast<std::size_t>(i)];
-    const bool own = i == share.meter.level;
-    for (Tier tier : {kLimited, kBestEffort}) {
-      for (const auto& [vtime, seq, other] : level.queue[tier]) {
-        const bool own_tier = own && tier == tier_of(share);
-        if (own_tier ? vtime < share.meter.vtime : !own || tier < tier_of(share)) ++before;
-      }
-    }
+  for (const Share* one = &share; one != nullptr; one = one->meter.domain->owner) {
+    before += count_before(*one);
   }
   const auto me = share.ready.find(const_cast<Client&>(client).ready_key());
   if (me != share.ready.end()) {

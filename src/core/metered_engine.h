@@ -1,11 +1,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <set>
-#include <tuple>
+#include <vector>
 
 #include "core/compute_engine.h"
+#include "core/meter_domain.h"
 
 namespace nvshare::core {
 
@@ -20,12 +21,19 @@ namespace nvshare::core {
 //
 // Refill runs on a *refill clock* that slows down while limits are over-committed, so that a
 // tenant's allowance becomes positive at a fixed point of that clock: O(log n) a step.
+//
+// Tenants nest. The parts of a tenant with a limit compete with each other in a *domain* of their
+// own (meter_domain.h), and the tenant for all of them in the domain around it. Parts of a tenant
+// without a limit compete in the domain around it: those that have a limit for themselves, the
+// others for an equal part of what the tenant would get. What a client uses is charged to its
+// tenant and to all above, so that none of them gets more than its own limit.
 class MeteredEngine final : public ComputeEngine {
  public:
   MeteredEngine(const Config& config, Time now);
 
   void attach(Share& share, Time now) override;
   void detach(Share& share) override;
+  void become_parent(Share& share, Time now) override;
   void before_limits_change(Share& share, Time now) override;
   void after_limits_change(Share& share, bool cores_changed, Time now) override;
   void make_ready(Client& client, Time now) override;
@@ -43,27 +51,33 @@ class MeteredEngine final : public ComputeEngine {
   Reason explain(const Client& client, Time now) const override;
 
  private:
-  static constexpr int kLevels = kHighestPriority - kLowestPriority + 1;
-  static constexpr Fixed kOne = static_cast<Fixed>(1) << kFixedBits;
+  static constexpr Fixed kOne = kOneFixed;
   static constexpr std::int64_t kFull = 1'000'000;  // parts per million
   static constexpr Duration kDutyMemory = 200ms;    // how far back the duty looks
   // A turn is this many times as long as handing over, or longer.
   static constexpr int kTurnsPerHandOver = 100;
 
-  enum Tier : std::size_t { kLimited, kBestEffort, kTiers };
-
-  // The tenants of one priority that could run, by virtual time.
-  struct Level {
-    std::array<std::set<std::tuple<VirtualTime, std::uint64_t, Share*>>, kTiers> queue;
-    std::array<VirtualTime, kTiers> floor{};  // where who joins starts
-    Time waiting_since{};                     // when it was last served or became non-empty
-    Time emptied_at = Time::min();            // who is back in the same moment was never away
-    Duration balance{};  // what best effort is owed ahead of limits, up to date at `balance_at`
-    Time balance_at{};
-    bool best_effort_was_ahead = false;  // so limits are next, however much is owed by now
-
-    bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
-  };
+  // The share and those around it that have its domain's limit, up to the whole GPU.
+  template <typename Function>
+  static void each_around(Share& share, Function call) {
+    for (Share* one = &share; one != nullptr; one = one->meter.domain->owner) call(*one);
+  }
+  static const Share* throttled_around(const Share& share);
+  static bool is_throttled(const Share& share) { return throttled_around(share) != nullptr; }
+  static int count_before(const Share& share);
+  MeterDomain& domain_for(const Share& share);
+  void enter_domain(Share& share);
+  void leave_domain(Share& share);
+  void open_domain(Share& share);
+  void close_domain(Share& share);
+  static const Share* share_in(const MeterDomain& domain, const Share& share);
+  void note_change(MeterDomain& domain);
+  void load_changed(MeterDomain& domain);
+  static void count_leaf(MeterDomain& domain, int change);
+  static void count_busy(const Share& share, int level, int change);
+  void leave_account(const Share& share);
+  void drop_refilled(std::vector<LeftAccount>& left) const;
+  void take_over(Share& share, Time now);
 
   void catch_up(Time now);
   void apply_load();
@@ -76,16 +90,13 @@ class MeteredEngine final : public ComputeEngine {
   Duration worth_a_turn() const;
   Duration allowance_now(const Share& share) const;
   Duration lasts(const Share& share) const;
-  Duration until_refilled(Fixed refill) const;
-  static Tier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
+  static MeterTier tier_of(const Share& share) { return share.limited() ? kLimited : kBestEffort; }
   static VirtualTime virtual_time(const Share& share, Duration used);
-  Duration best_effort_owed(const Level& level) const;
+  Duration best_effort_owed(const MeterDomain& domain, int level) const;
   void charge_best_effort(const Client& client, Duration used, Time now);
   void charge_pauses(const Client& client, Duration gaps, Time now);
   Duration unlimited_time(const Share& share) const;
-  static int level_of(const Share& share) {
-    return share.tenant->limits.priority - kLowestPriority;
-  }
+  static int level_of(const Share& share) { return share.priority - kLowestPriority; }
   Duration in_turns(Duration lately) const;
   static Duration charged_unread(const Client& client);
   void raise_floor(const Share& holder);
@@ -94,32 +105,41 @@ class MeteredEngine final : public ComputeEngine {
   void charge_ahead(Client& client);
   void charge_lone_runner();
   Fixed unkept(const Share& share) const;
+  static int unusable_part(const Share& share);
   void settle(Share& share);
+  void note_maybe_idle(Share& share);
   void deactivate_idle();
   void activate(Share& share);
   void deactivate(Share& share);
   void enqueue_if_runnable(Share& share);
   void dequeue(Share& share);
   void note_allowance(Share& share);
-  void resume_refilled();
+  void stop_throttling(Share& share);
+  void resume_refilled(MeterDomain& domain);
+  void charge_limit(Share& share, Duration charge, Duration held, Time now);
+  void charge_around(const Client& client, Duration charge, Duration had, Duration held, Time now);
   void bill(Client& client, Duration used, Time now);
   void note_duty(Client& client, Duration used, Time now);
   void note_binding(Share& share, Duration at_work, Time now);
 
-  bool anyone_runnable() const { return runnable_ > 0; }
+  bool anyone_runnable() const { return whole_.runnable() > 0; }
   bool contended(const Share& holder) const;
   bool wants_turns() const;
-  int level_to_serve(Time now) const;
+  int level_to_serve(const MeterDomain& domain, Time now) const;
+  Share* first_in(const MeterDomain& domain, Time now) const;
   Share* next_to_serve(Time now) const;
-  bool other_limits_wait(const Share& share) const;
+  static bool other_limits_wait(const Share& share);
   Duration stays_first(const Share& share, Duration unread) const;
+  Duration stays_first_around(Share& share) const;
+  std::optional<Duration> budget_of(Share& share, Duration first) const;
   Duration turn_of(const Client& client) const;
   bool has_turn(const Client& client) const {
     return client.run.budget && *client.run.budget <= client.meter.turn;
   }
   void note_hand_over(const Client& client, Duration used, Duration gaps, Time now);
   void note_burst(Client& client, Time now);
-  bool outranked(const Client& holder) const;
+  static bool outranked(const Client& holder);
+  Duration allowed_to_earn(const Client& holder, const Share& share, Duration most) const;
   std::optional<Time> turn_end(const Client& holder) const;
   bool gives_way(const Client& holder) const;
   Reason why_over(const Client& holder) const;
@@ -131,16 +151,15 @@ class MeteredEngine final : public ComputeEngine {
 
   const Config& config_;
   Time now_;
-  Fixed refill_clock_ = 0;
-  Fixed refill_rate_;  // of the clock, per nanosecond; 1.0 unless limits are over-committed
-  // On the refill clock: when somebody without a limit held the GPU, by its priority, and when
-  // whoever held it did not use it.
-  std::array<Fixed, kLevels> unlimited_held_{};
-  Fixed held_unused_ = 0;
-  std::optional<int> unlimited_holder_;  // its level
-  int limited_sum_ = 0;                  // limits of active limited tenants
-  int unlimited_active_ = 0;
-  int active_ = 0;
+  std::uint64_t next_domain_ = 1;
+  MeterDomain whole_;
+  std::map<std::uint64_t, MeterDomain> domains_;  // of tenants with a limit and parts
+  std::vector<MeterDomain*> changed_;
+  int best_effort_applied_ = 0;  // percent, in all domains
+  Fixed held_unused_ = 0;        // on the refill clock: the GPU was held, and not used
+  Share* unlimited_holder_ = nullptr;
+  int highest_held_ = 0;         // level on which a tenant without a limit ever held the GPU
+  int limited_active_ = 0;       // shares with a limit
   std::uint64_t went_idle_ = 0;  // the last one with a limit
   Time went_idle_at_{};
   std::int64_t duty_sum_ppm_ = 0;  // of clients that are not Off
@@ -155,13 +174,10 @@ class MeteredEngine final : public ComputeEngine {
   Time sample_due_{};
 
   std::uint64_t next_seq_ = 1;
-  int runnable_ = 0;
-  int slots_ = 0;  // clients that hold a grant and are waited for
-  std::array<Level, kLevels> levels_;
-  std::set<std::tuple<Fixed, std::uint64_t, Share*>> throttled_;
+  int slots_ = 0;        // clients that hold a grant and are waited for
   ClientOrder running_;  // Running, by grant
-  ShareOrder relimited_;
-  ShareOrder maybe_idle_;
+  std::vector<Share*> relimited_;
+  std::vector<Share*> maybe_idle_;
 };
 
 }  // namespace nvshare::core

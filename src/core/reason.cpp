@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace nvshare::core {
 namespace {
 
@@ -137,9 +139,26 @@ std::string to_text(const Reason& r) {
     case Why::MoveIgnored:
       return fmt::format("has not moved the {} of memory it was told to", to_text(r.bytes));
     case Why::Asked:
-      return "the GPU that was asked for";
+      return "it was asked for";
+    case Why::KeptGpu:
+      return "it was there before the scheduler was started again";
+    case Why::OnlyGpu:
+      return "there was no other to choose";
+    case Why::IdleGpu:
+      return "it was idle";
     case Why::LeastLoaded:
-      return "the GPU with the fewest clients and the most free memory";
+      return fmt::format("it had the least work, with {} program{}", r.count,
+                         r.count == 1 ? "" : "s");
+    case Why::HasRoom:
+      return r.bytes.count > 0
+                 ? fmt::format("its {} fit there, with {} free", to_text(r.bytes), to_text(r.free))
+                 : fmt::format("it had {} free", to_text(r.free));
+    case Why::MostFree:
+      return fmt::format("{}, and it had the most free memory, {}",
+                         r.bytes.count > 0
+                             ? fmt::format("its {} fit on no GPU then", to_text(r.bytes))
+                             : std::string("every GPU was full"),
+                         to_text(std::max(r.free, Bytes{})));
     case Why::SampleDue:
       return "its use is due to be metered";
     case Why::ModeChanged:

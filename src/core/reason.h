@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/units.h"
@@ -54,8 +55,15 @@ enum class Why {
   ReserveGrew,  // more processes, less room
   DropIgnored,
   MoveIgnored,  // `bytes` it was told to move
+  // Why something is on its GPU.
   Asked,
-  LeastLoaded,
+  KeptGpu,  // it was there before the scheduler was started again
+  OnlyGpu,  // there was no other to choose
+  IdleGpu,
+  LeastLoaded,  // `count` programs are there
+  HasRoom,      // `bytes` fit (0: not known), `free` free; GPUs with less work have no room
+  MostFree,     // `bytes` fit nowhere (0: not known), `free` free
+  // Why else something was decided.
   SampleDue,
   ModeChanged,
   LimitsChanged,
@@ -74,6 +82,8 @@ struct Reason {
   Bytes bytes{};
   Bytes free{};
   int count = 0;
+  // The tenant that the limit is of, where the client's own tenant is a part of it.
+  std::optional<TenantId> level{};
 };
 
 // One sentence without a full stop: "quota spent: 412.0ms of 400.0ms in this window; again in

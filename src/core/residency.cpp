@@ -167,7 +167,7 @@ void Residency::dequeue(Client& client) {
 void Residency::enqueue(Client& client, Time now, Decisions& out) {
   if (client.queue.joined) return;
   unlist(client);
-  const std::int64_t head_start = client.tenant->limits.priority * config_.ageing.count();
+  const std::int64_t head_start = client.share->priority * config_.ageing.count();
   // A client that was let in and did not get all of its memory keeps its place.
   if (!std::exchange(client.queue.admitted, false)) {
     client.queue.key = now.time_since_epoch().count() - head_start;

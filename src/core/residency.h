@@ -68,7 +68,11 @@ class Residency {
   // Counts the client's memory for its tenant. Comes before change() and found(), because they
   // protect a client less when its tenant is above its memory limit.
   static void set_allocated(Client& client, Bytes allocated, Bytes beyond) {
-    client.share->allocated += allocated + beyond - client.memory.allocated();
+    const Bytes more = allocated + beyond - client.memory.allocated();
+    if (client.own_limit) client.share->of_tenant().allocated_under_own += more;
+    for (Share* one = &client.share->of_tenant(); one != nullptr; one = one->parent) {
+      one->allocated += more;
+    }
     client.memory.beyond = beyond;
   }
 

@@ -95,8 +95,9 @@ Bytes Residency::most_away(const Client& client) const {
 }
 
 Bytes Residency::leaveable(const Client& client) const {
+  if (client.memory.movable() <= kNothing) return kNothing;
   const Bytes could = most_away(client) - client.memory.absent() - client.memory.outgoing;
-  return std::max(kNothing, std::min(client.memory.movable(), could));
+  return std::clamp(could, kNothing, client.memory.movable());
 }
 
 void Residency::count(Client& client, const Counted& as) {

@@ -222,8 +222,7 @@ std::optional<Time> Residency::next_wakeup() const {
   std::optional<Time> next = rotation_at_;
   for (const auto* waiting : {&moving_, &resting_, &short_}) {
     if (waiting->empty()) continue;
-    const Time due = std::get<0>(*waiting->begin());
-    next = next ? std::min(*next, due) : due;
+    bring_forward(next, std::get<0>(*waiting->begin()));
   }
   return next;
 }

@@ -30,10 +30,11 @@ struct ClientView {
   Bytes rounded{};  // what is there and comes in takes beyond that, in whole pages
 };
 
-// A tenant on one GPU.
+// A tenant on one GPU, with all its parts. What a part is billed is in its parent's bill as well.
 struct ShareView {
   TenantId tenant;
   GpuId gpu;
+  bool is_part = false;
   Duration billed{};
   Duration debt{};  // GPU time used beyond its limit when it last had work, if it is idle
 };
@@ -46,11 +47,12 @@ struct HostNeed {
 
 // How much more memory a client could have, by each bound alone. Below 0: it has too much.
 struct MemoryRoom {
-  Bytes limit{};           // under the limit that leaves less
-  bool own_limit = false;  // that is the client's own, not its tenant's
-  Bytes gpu{};             // beside what can never leave the GPU, in whole pages
-  Bytes easily{};          // on the GPU, before host memory is made ahead of need
-  Bytes host{};            // that can move: what must leave then has a place in host memory
+  Bytes limit{};                    // under the limit that leaves least
+  std::optional<TenantId> level{};  // the tenant whose limit that is
+  bool own_limit = false;           // that is the client's own, not its tenant's
+  Bytes gpu{};                      // beside what can never leave the GPU, in whole pages
+  Bytes easily{};                   // on the GPU, before host memory is made ahead of need
+  Bytes host{};  // that can move: what must leave then has a place in host memory
 };
 
 struct GpuView {
@@ -77,6 +79,7 @@ struct TenantView {
   Limits limits;
   bool paused = false;
   std::optional<SleepView> sleep{};
+  std::optional<TenantId> parent{};
 };
 
 // All that people and tests look at, taken at once.

@@ -3,12 +3,16 @@
 // The core's own records. Only src/core sees them; everybody else sees snapshot.h.
 
 #include <algorithm>
+#include <array>
+#include <compare>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "core/event.h"
@@ -31,23 +35,35 @@ constexpr Duration from_fixed_up(Fixed f) {
   return from_fixed(f + ((static_cast<Fixed>(1) << kFixedBits) - 1));
 }
 
+// Takes a time that is earlier than the one there is, if there is one.
+constexpr void bring_forward(std::optional<Time>& next, Time time) {
+  if (!next || time < *next) next = time;
+}
+
 // Nanoseconds of GPU time in proportion to a limit. At 1 % each nanosecond counts a hundred times.
 // 64 bits would overflow, because a client can run for years.
 __extension__ typedef __int128 VirtualTime;
 
 struct Tenant {
   TenantId id;
-  std::string name;
-  Limits limits;
+  Limits limits{};
+  Tenant* parent = nullptr;
   bool paused = false;
-  std::optional<SleepView> sleep{};
+  bool is_paused = false;  // or one that it is a part of is
+  bool idle = false;       // has clients, and none of them may run and has work
   int clients = 0;
-  int wanting = 0;    // clients that have work, on all GPUs
-  bool idle = false;  // has clients, and none of them may run and has work
+  int wanting = 0;  // clients that have work, on all GPUs
+  std::optional<SleepView> sleep{};
   Time idle_since{};
+  int parts = 0;
+  int depth = 1;
+  std::string name{};
 
   // The clients of the tenant get the GPU when they have work and their memory is there.
-  bool may_run() const { return !paused && !sleep; }
+  bool may_run() const { return !sleep && !is_paused; }
+  bool is_within(const Tenant& other) const {
+    return this == &other || (parent != nullptr && parent->is_within(other));
+  }
 };
 
 // Where a client stands with the compute engine.
@@ -61,11 +77,22 @@ enum class Phase {
 
 struct Client;
 struct Share;
+struct MeterDomain;
 
 // Sequence numbers come first in these orders, so that pointers never decide. The number is in the
 // node, because a search would otherwise touch every client or share on its way.
 using ClientOrder = std::set<std::pair<std::uint64_t, Client*>>;
 using ShareOrder = std::set<std::pair<std::uint64_t, Share*>>;
+// By virtual time, or by a point of a refill clock.
+template <typename Of>
+struct TimeOf {
+  mutable Fixed at;  // written by moved() alone, which keeps the order
+  std::uint64_t number;
+  Of* of;
+
+  friend auto operator<=>(const TimeOf&, const TimeOf&) = default;
+};
+using ShareTimes = std::set<TimeOf<Share>>;
 // Clients that could run now: by what each has had of its tenant's time, then by when it asked.
 using ReadyOrder = std::set<std::tuple<VirtualTime, std::uint64_t, Client*>>;
 
@@ -79,59 +106,111 @@ struct WindowAccount {
   Fixed exhausts_at = 0;  // on the bill clock; valid when indexed
 };
 
-// Account of the metered policy. Written by MeteredEngine.
+// Account of the metered policy. Written by MeteredEngine. What every event looks at comes first,
+// because with many tenants an event takes as long as the lines of memory that it touches.
 struct MeterAccount {
-  Duration allowance{};   // GPU time it may use now; negative is debt
-  Duration at_grant{};    // the allowance when it was last granted a turn
-  Fixed mark = 0;         // the engine's refill clock when `allowance` was brought up to date
+  MeterDomain* domain = nullptr;  // what it competes in
+  MeterDomain* inner = nullptr;   // what its parts compete in, if it has a limit and parts
+  ShareTimes::iterator place;     // in the run queue; valid when runnable
+  ShareTimes::iterator resumes;   // in its domain's `throttled`; valid when throttled
+  VirtualTime vtime = 0;
+  Duration allowance{};  // GPU time it may use now; negative is debt
+  Duration at_grant{};   // the allowance when it was last granted a turn
+  bool active = false;
+  bool maybe_idle = false;  // is among those to be looked at
+  bool throttled = false;
+  bool runnable = false;  // stands in the run queue
+  bool fresh = true;      // has never been active
+  int parked = 0;         // clients with work whose memory is not there
+  int level = 0;          // of the run queue; `vtime` is counted in it
+  int entitled = 0;       // hundredths of a percent that it counts in its domain's load
+  Fixed mark = 0;         // its domain's refill clock when `allowance` was brought up to date
   Fixed unkept_mark = 0;  // the engine's unkept() when `allowance` was brought up to date
   Time idle_since{};
-  bool active = false;
-  bool fresh = true;  // has never been active
-  int parked = 0;     // clients with work whose memory is not there
-  bool throttled = false;
-  Fixed resumes_at = 0;         // on the refill clock; valid when throttled
-  Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
   Time unlimited_since{};
+  Duration unlimited_before{};  // how long it had no limit, up to `unlimited_since`
+  std::size_t tier = SIZE_MAX;  // of the run queue; `vtime` is counted in it
+  std::uint64_t queue = 0;      // the domain of the run queue; `vtime` is counted in it
+  // The limit that went idle last, of itself or a part: by the number of its share.
+  std::uint64_t last_idle = UINT64_MAX;
+  VirtualTime least_had = 0;  // `had` of a client that joins the others of the tenant
   Duration at_work{};  // GPU time beyond most of its limit, lately; up to date at `at_work_at`
   Time at_work_at{};
-  VirtualTime vtime = 0;
-  bool runnable = false;        // stands in the run queue
-  int level = 0;                // of the run queue; `vtime` is counted in it
-  std::size_t tier = SIZE_MAX;  // of the run queue; `vtime` is counted in it
-  VirtualTime least_had = 0;    // `had` of a client that joins the others of the tenant
+  bool was_limited = false;  // before the change of limits that is under way
 };
 
-// A tenant on one GPU: what limits are enforced on.
+// The account of a part that has ended. A part that comes anew takes it over, so that ending
+// forgives nothing.
+inline constexpr std::size_t kMostLeft = 1000;  // accounts of ended parts, of one tenant
+struct LeftAccount {
+  Duration allowance{};
+  int limit = 0;
+  Time since{};
+  WindowAccount window;
+};
+
+// A tenant on one GPU: what limits are enforced on. Where a tenant has both parts and clients, its
+// clients have a share of their own beside the parts', without a limit: `own` of the tenant's.
 struct Share {
   // Written by Gpu.
   Tenant* tenant = nullptr;
   std::uint64_t seq = 0;
-  int clients = 0;
+  Share* parent = nullptr;   // of the tenant's parent; of `own`: the tenant's
+  int limit = kNoCoreLimit;  // percent
+  int priority = 0;          // the lowest on the way up
+  bool is_own = false;       // it is the `own` of its parent
+  bool has_parts = false;    // shares of parts have it as their parent, or had
 
-  // Written by Residency.
-  Bytes allocated{};
-
-  // Written by ComputeEngine (compute_engine.cpp).
+  // Written by ComputeEngine (compute_engine.cpp). The counts are with all parts.
   int wanting = 0;   // clients not Off
   int running = 0;   // Running, Stopping or Overdue
   int stopping = 0;  // Stopping or Overdue
   int overdue = 0;
+
+  // Written by the policy's engine, WindowEngine or MeteredEngine.
+  Fixed billed = 0;  // since the share exists, with all parts
+  MeterAccount meter;
+  WindowAccount window;
+  std::optional<Time> first_throttle;
+
+  // Written by ComputeEngine.
   ReadyOrder ready;
   ClientOrder held;  // Running, by grant
 
-  // Written by the policy's engine, WindowEngine or MeteredEngine.
-  std::optional<Time> first_throttle;
-  Fixed billed = 0;  // since the share exists
-  WindowAccount window;
-  MeterAccount meter;
+  // Written by Residency. With all parts.
+  Bytes allocated{};
+  // Of that: of clients that brought a limit of their own. They share the lowest.
+  Bytes allocated_under_own{};
 
+  // Written by Gpu.
+  int clients = 0;
+  std::vector<Share*> parts;   // by `seq`; with `own`
+  std::unique_ptr<Share> own;  // of the tenant's clients, while it has parts
+  // Written by the policy's engine.
+  std::vector<LeftAccount> left;  // of parts that have ended
+  std::vector<int> busy;          // parts without a limit that have work, by priority
+
+  // Whether a client of its own, not of a part, could run now.
+  bool has_ready() const { return !has_parts && wanting > running; }
+  // The share of the whole tenant.
+  Share& of_tenant() { return is_own ? *parent : *this; }
+  const Share& of_tenant() const { return is_own ? *parent : *this; }
+  // Whether the tenant, or one that it is a part of, has more memory than it may.
   bool over_memory_limit() const {
-    return tenant->limits.memory && allocated > *tenant->limits.memory;
+    if (!is_own && tenant->limits.memory && allocated > *tenant->limits.memory) return true;
+    return parent != nullptr && parent->over_memory_limit();
   }
-  int limit() const { return tenant->limits.core_percent; }
-  bool limited() const { return limit() < kNoCoreLimit; }
+  bool is_within(const Share& other) const {
+    return this == &other || (parent != nullptr && parent->is_within(other));
+  }
+  bool limited() const { return limit < kNoCoreLimit; }
 };
+
+// The tenant whose limit binds a share, if that is not its own.
+inline std::optional<TenantId> level_that_binds(const Share& binds, const Share& share) {
+  if (&binds.of_tenant() == &share.of_tenant()) return std::nullopt;
+  return binds.tenant->id;
+}
 
 // What of a client's memory is where. Written by Residency.
 struct MemoryState {
@@ -276,15 +355,15 @@ struct Client {
   bool wants_work = false;
   bool parked = false;  // has work, and its memory is not there
 
-  MemoryState memory;
-  OrderState orders;
-  QueueState queue;
-  QuantumState quantum;
-  EvictionState eviction;
-  HostState host;
-  Counted counted;
   RunState run;
   MeterState meter;
+  MemoryState memory;
+  EvictionState eviction;
+  QueueState queue;
+  HostState host;
+  OrderState orders;
+  QuantumState quantum;
+  Counted counted;
 
   // GPU time that the client may have used since the last reading of its meter.
   Duration unread(Time now) const { return now - std::max(run.granted_at, meter.read_at); }

@@ -23,8 +23,8 @@ WindowEngine::WindowEngine(const Config& config, WindowPolicy policy, Time now)
 // None: never stopped for its bill. Alone in its turn even a tenant without a limit has a quota, or
 // nobody else would ever get one.
 std::optional<Fixed> WindowEngine::quota_of(const Share& share) const {
-  if (!share.limited() && !rules_.serial) return std::nullopt;
-  Fixed quota = percent_of(to_fixed(config_.window), share.limit());
+  if (!share.limited() && (!rules_.serial || share.has_parts)) return std::nullopt;
+  Fixed quota = percent_of(to_fixed(config_.window), share.limit);
   if (rules_.scale_quota && load_.limit_sum > 100) quota = quota * 100 / load_.limit_sum;
   return quota;
 }
@@ -141,20 +141,36 @@ void WindowEngine::throttle(Share& share, Time now) {
   share.window.throttled = true;
   if (!share.first_throttle) share.first_throttle = now;
   throttled_.emplace(share.seq, &share);
-  for (const auto& entry : share.ready) eligible_.erase(entry);
+  withdraw_all_in(share);
 }
 
-// Lets a settled share's ready clients run, if it has quota.
+void WindowEngine::withdraw_all_in(const Share& share) {
+  for (const auto& entry : share.ready) eligible_.erase(entry);
+  for (const Share* part : share.parts) withdraw_all_in(*part);
+}
+
+// Lets a settled share's ready clients run, if it has quota, and all that it is a part of.
 void WindowEngine::offer(Share& share) {
-  if (share.window.throttled || share.overdue > 0) return;
-  const auto quota = quota_of(share);
-  if (quota && share.window.used >= *quota) return throttle(share, clock_at_);
-  eligible_.insert(share.ready.begin(), share.ready.end());
+  if (share.overdue > 0) return;
+  bool may_run = true;
+  each_level(share, [&](Share& one) {
+    if (one.window.throttled) may_run = false;
+    const auto quota = quota_of(one);
+    if (!may_run || !quota || one.window.used < *quota) return;
+    throttle(one, clock_at_);
+    may_run = false;
+  });
+  if (may_run) eligible_.insert(share.ready.begin(), share.ready.end());
+}
+
+void WindowEngine::offer_all_in(Share& share) {
+  if (!share.ready.empty()) offer(share);
+  for (Share* part : share.parts) offer_all_in(*part);
 }
 
 void WindowEngine::unthrottle(Share& share) {
   share.window.throttled = false;
-  offer(share);
+  offer_all_in(share);
   index(share);
 }
 
@@ -187,6 +203,13 @@ void WindowEngine::attach(Share& share, Time now) {
   catch_up(now);
   share.window.window = window_no_;
   share.window.mark = clock_;
+  if (share.parent == nullptr || share.is_own || share.parent->left.empty()) return;
+  // A part that comes anew goes on with what one that has ended had used.
+  share.window = share.parent->left.back().window;
+  share.parent->left.pop_back();
+  share.window.mark = clock_;
+  share.window.throttled = share.window.indexed = false;
+  enter_window(share);
 }
 
 void WindowEngine::detach(Share& share) {
@@ -194,29 +217,79 @@ void WindowEngine::detach(Share& share) {
   throttled_.erase({share.seq, &share});
   running_shares_.erase({share.seq, &share});
   newly_exhausted_.erase({share.seq, &share});
+  wanting_.erase({share.seq, &share});
+  if (share.parent == nullptr || share.is_own || share.window.used == 0) return;
+  if (share.parent->left.size() < kMostLeft) share.parent->left.push_back({.window = share.window});
+}
+
+void WindowEngine::become_parent(Share& share, Time now) {
+  catch_up(now);
+  wanting_.erase({share.seq, &share});
+  if (share.own->wanting > 0) wanting_.emplace(share.own->seq, share.own.get());
+  if (share.own->running > 0) running_shares_.emplace(share.own->seq, share.own.get());
 }
 
 void WindowEngine::before_limits_change(Share& share, Time now) {
   catch_up(now);
   settle(share);
-  if (share.wanting > 0) load_changed_.limit_sum -= share.limit();
+  const bool alone = share.parent == nullptr && !share.has_parts;
+  if (alone && share.wanting > 0) load_changed_.limit_sum -= share.limit;
 }
 
 void WindowEngine::after_limits_change(Share& share, bool, Time) {
-  if (share.wanting > 0) load_changed_.limit_sum += share.limit();
+  const bool alone = share.parent == nullptr && !share.has_parts;
+  if (alone && share.wanting > 0) load_changed_.limit_sum += share.limit;
+  if (!alone) add_up_limits();
   if (share.window.throttled) unthrottle_if_possible(share);
   index(share);
 }
 
+// The outermost limit on the way up; the share itself where there is none.
+Share& WindowEngine::top_of(Share& share) {
+  Share* top = &share;
+  each_level(share, [&](Share& one) {
+    if (one.limited()) top = &one;
+  });
+  return *top;
+}
+
+// Parts count as the limit that holds for all of them.
+void WindowEngine::add_up_limits() {
+  std::set<const Share*> tops;
+  int sum = 0;
+  for (const auto& [seq, share] : wanting_) {
+    const Share& top = top_of(*share);
+    if (tops.insert(&top).second) sum += top.limit;
+  }
+  load_changed_.limit_sum += sum - std::exchange(parts_sum_, sum);
+}
+
 void WindowEngine::wanting_changed(Share& share, int before) {
-  const int change = (share.wanting > 0) - (before > 0);
-  load_changed_.limit_sum += change * share.limit();
+  const bool wants = share.wanting > 0;
+  if (wants == (before > 0)) return;
+  if (share.parent == nullptr) {
+    load_changed_.limit_sum += wants ? share.limit : -share.limit;
+    return;
+  }
+  if (wants) {
+    wanting_.emplace(share.seq, &share);
+  } else {
+    wanting_.erase({share.seq, &share});
+  }
+  const Share& top = top_of(share);
+  if (top.wanting > share.wanting) return;  // others of its parts want the GPU as well
+  const int change = wants ? top.limit : -top.limit;
+  parts_sum_ += change;
+  load_changed_.limit_sum += change;
 }
 
 void WindowEngine::make_ready(Client& client, Time now) {
   catch_up(now);
   Share& share = *client.share;
-  enter_window(share);
+  each_level(share, [&](Share& one) {
+    settle(one);
+    enter_window(one);
+  });
   const int before = share.wanting;
   enter_ready(client, next_seq_++);
   wanting_changed(share, before);
@@ -235,28 +308,32 @@ void WindowEngine::grant_now(Client& client, const Reason& why, Time now, Decisi
   catch_up(now);
   Share& share = *client.share;
   eligible_.erase(client.ready_key());
-  settle(share);
-  enter_window(share);
+  each_level(share, [&](Share& one) {
+    settle(one);
+    enter_window(one);
+  });
   enter_running(client, next_seq_++, std::nullopt, why, now, out);
   running_clients_.emplace(client.run.grant_seq, &client);
-  running_shares_.emplace(share.seq, &share);
   ++running_;
   ++slots_;
-  index(share);
+  each_level(share, [&](Share& one) {
+    running_shares_.emplace(one.seq, &one);
+    index(one);
+  });
 }
 
 void WindowEngine::stop(Client& client, const Reason& why, Time now, Decisions& out) {
   catch_up(now);
-  settle(*client.share);
+  each_level(*client.share, [&](Share& one) { settle(one); });
   running_clients_.erase({client.run.grant_seq, &client});
   enter_stopping(client, why, now, out);
-  index(*client.share);
+  each_level(*client.share, [&](Share& one) { index(one); });
 }
 
 // Its tenant gets nothing more until it has stopped.
 void WindowEngine::mark_overdue(Client& client, Time now) {
   catch_up(now);
-  settle(*client.share);
+  each_level(*client.share, [&](Share& one) { settle(one); });
   enter_overdue(client);
   for (const auto& entry : client.share->ready) eligible_.erase(entry);
   --slots_;
@@ -265,7 +342,7 @@ void WindowEngine::mark_overdue(Client& client, Time now) {
 void WindowEngine::release(Client& client, Duration, Duration, Time now) {
   catch_up(now);
   Share& share = *client.share;
-  settle(share);
+  each_level(share, [&](Share& one) { settle(one); });
   if (client.run.phase != Phase::Overdue) --slots_;
   running_clients_.erase({client.run.grant_seq, &client});
   --running_;
@@ -273,8 +350,10 @@ void WindowEngine::release(Client& client, Duration, Duration, Time now) {
   leave_running(client, now);
   wanting_changed(share, before);
   offer(share);
-  if (share.running == 0) running_shares_.erase({share.seq, &share});
-  index(share);
+  each_level(share, [&](Share& one) {
+    if (one.running == 0) running_shares_.erase({one.seq, &one});
+    index(one);
+  });
 }
 
 void WindowEngine::read_meter(Client&, Duration, Time now) {
@@ -311,8 +390,13 @@ void WindowEngine::drop_exhausted(Time now, Decisions& out) {
                      .used = from_fixed(share->window.used),
                      .quota = from_fixed(quota_of(*share).value_or(0)),
                      .wait = until_quota(*share, share->window.used, now)};
-    while (!share->held.empty()) stop(*share->held.begin()->second, why, now, out);
+    stop_all_in(*share, why, now, out);
   }
+}
+
+void WindowEngine::stop_all_in(Share& share, const Reason& why, Time now, Decisions& out) {
+  while (!share.held.empty()) stop(*share.held.begin()->second, why, now, out);
+  for (Share* part : share.parts) stop_all_in(*part, why, now, out);
 }
 
 void WindowEngine::keep_one_running(Time now, Decisions& out) {
@@ -349,7 +433,7 @@ void WindowEngine::decide(Time now, Decisions& out) {
 
 std::optional<Time> WindowEngine::next_wakeup() const {
   std::optional<Time> next;
-  const auto at = [&](Time time) { next = next ? std::min(*next, time) : time; };
+  const auto at = [&](Time time) { bring_forward(next, time); };
   if (!exhaustion_.empty()) {
     Fixed left = std::get<0>(*exhaustion_.begin()) - clock_;
     if (rules_.divide_bill && running_ > 1) left *= running_;
@@ -381,11 +465,16 @@ Reason WindowEngine::explain(const Client& client, Time now) const {
     return {.why = running_ == 1 && eligible_.empty() ? Why::RunningAlone : Why::Running};
   }
   if (share.overdue > 0) return {.why = Why::TenantOverdue};
-  if (share.window.throttled) {
+  const Share* binds = nullptr;  // the outermost
+  for (const Share* one = &share; one != nullptr; one = one->parent) {
+    if (one->window.throttled) binds = one;
+  }
+  if (binds != nullptr) {
     return {.why = Why::BudgetSpent,
-            .used = from_fixed(billed_until_now(share)),
-            .quota = from_fixed(quota_of(share).value_or(0)),
-            .wait = until_quota(share, billed_until_now(share), now)};
+            .used = from_fixed(billed_until_now(*binds)),
+            .quota = from_fixed(quota_of(*binds).value_or(0)),
+            .wait = until_quota(*binds, billed_until_now(*binds), now),
+            .level = level_that_binds(*binds, share)};
   }
   const auto me = eligible_.find(const_cast<Client&>(client).ready_key());
   return {

@@ -15,12 +15,16 @@ namespace nvshare::core {
 // Everything is kept on a *bill clock* that advances by 1 for each nanosecond, or by 1/n while n
 // clients run and share the bill. A running tenant's quota ends at a fixed point of that clock, so
 // a step costs O(log n) however many run.
+//
+// A tenant that has parts has one account for all of them, which stops all of them. Each part has
+// its own beside that.
 class WindowEngine final : public ComputeEngine {
  public:
   WindowEngine(const Config& config, WindowPolicy policy, Time now);
 
   void attach(Share& share, Time now) override;
   void detach(Share& share) override;
+  void become_parent(Share& share, Time now) override;
   void before_limits_change(Share& share, Time now) override;
   void after_limits_change(Share& share, bool cores_changed, Time now) override;
   void make_ready(Client& client, Time now) override;
@@ -51,7 +55,11 @@ class WindowEngine final : public ComputeEngine {
   void start_window(Time start, std::int64_t steps);
   bool waits_for_round() const;
 
+  static Share& top_of(Share& share);
+  void add_up_limits();
   void wanting_changed(Share& share, int before);
+  void offer_all_in(Share& share);
+  void withdraw_all_in(const Share& share);
   Fixed carry(Fixed used, Fixed quota) const;
   Duration until_quota(const Share& share, Fixed used, Time now) const;
   void offer(Share& share);
@@ -62,6 +70,7 @@ class WindowEngine final : public ComputeEngine {
   void collect_exhausted(Time now);
   void apply_load();
   void drop_exhausted(Time now, Decisions& out);
+  void stop_all_in(Share& share, const Reason& why, Time now, Decisions& out);
   void keep_one_running(Time now, Decisions& out);
   void grant_what_may_run(Time now, Decisions& out);
 
@@ -83,6 +92,8 @@ class WindowEngine final : public ComputeEngine {
   ReadyOrder eligible_;          // ready, and their tenants have quota left
   ClientOrder running_clients_;  // Running, by grant
   ShareOrder running_shares_;
+  ShareOrder wanting_;  // shares of parts whose clients have work
+  int parts_sum_ = 0;   // what those count in the load
   ShareOrder throttled_;
   std::set<std::tuple<Fixed, std::uint64_t, Share*>> exhaustion_;
   ShareOrder newly_exhausted_;

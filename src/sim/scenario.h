@@ -43,10 +43,19 @@ struct LimitStep {
   core::Limits limits;
 };
 
+// A tenant without processes of its own. Clients and other tenants are parts of it.
+struct TenantSpec {
+  std::string name;
+  core::Limits limits;
+  std::optional<std::string> part_of{};  // a tenant before it in the list
+  std::vector<LimitStep> changes{};      // by time
+};
+
 // A tenant with one or more processes that all do the same.
 struct ClientSpec {
   std::string name;
   core::Limits limits;
+  std::optional<std::string> part_of{};  // a tenant
   int processes = 1;
   std::optional<int> gpu;  // none: placed by the core
   Duration arrives{};
@@ -73,6 +82,7 @@ struct Scenario {
   std::optional<Bytes> host_memory;  // for what leaves GPUs; none: as much as is needed
   core::Config config;
   std::vector<GpuSpec> gpus;
+  std::vector<TenantSpec> tenants;
   std::vector<ClientSpec> clients;
 };
 

@@ -96,15 +96,15 @@ std::vector<MemoryStep> read_memory(TableReader& table) {
   return steps;
 }
 
-std::vector<LimitStep> read_changes(TableReader& table, const ClientSpec& client) {
+std::vector<LimitStep> read_changes(TableReader& table, core::Limits limits,
+                                    std::optional<Duration> leaves) {
   std::vector<LimitStep> changes;
   std::optional<Duration> before;
-  core::Limits limits = client.limits;
   for (TableReader& change : table.tables("changes")) {
     const auto at = read_at(change, before);
-    if (at && client.leaves && *at >= *client.leaves) {
+    if (at && leaves && *at >= *leaves) {
       change.problem("at", fmt::format("{} is not before the client leaves ({})", to_text(*at),
-                                       to_text(*client.leaves)));
+                                       to_text(*leaves)));
     }
     read_limits(change, limits);
     change.finish();
@@ -174,17 +174,32 @@ Workload read_workload(TableReader& table) {
   return work;
 }
 
+std::string read_name(TableReader& table, const char* missing) {
+  const auto name = table.text("name");
+  if (name) {
+    check_name(table, *name);
+  } else if (!table.has("name")) {
+    table.missing("name", missing);
+  }
+  return name.value_or("");
+}
+
 }  // namespace
+
+TenantSpec read_tenant(TableReader& table) {
+  TenantSpec tenant;
+  tenant.name = read_name(table, "each tenant needs one");
+  read_limits(table, tenant.limits);
+  tenant.part_of = table.text("part_of");
+  tenant.changes = read_changes(table, tenant.limits, std::nullopt);
+  return tenant;
+}
 
 ClientSpec read_client(TableReader& table) {
   ClientSpec client;
-  if (const auto name = table.text("name")) {
-    client.name = *name;
-    check_name(table, client.name);
-  } else if (!table.has("name")) {
-    table.missing("name", "each client needs one");
-  }
+  client.name = read_name(table, "each client needs one");
   read_limits(table, client.limits);
+  client.part_of = table.text("part_of");
   client.processes = static_cast<int>(table.integer("processes", 1, kMostProcesses).value_or(1));
   client.arrives = table.duration("arrives", Duration{0}, kLongestTime).value_or(Duration{0});
   client.leaves = table.duration("leaves", Duration{0}, kLongestTime);
@@ -193,7 +208,7 @@ ClientSpec read_client(TableReader& table) {
                                         to_text(*client.leaves), to_text(client.arrives)));
   }
   client.memory = read_memory(table);
-  client.changes = read_changes(table, client);
+  client.changes = read_changes(table, client.limits, client.leaves);
   client.work = read_workload(table);
   return client;
 }

@@ -12,6 +12,8 @@ inline constexpr Bytes kLargestMemory = gib(1 << 20);
 inline constexpr int kMostGpus = 1024;
 inline constexpr int kMostProcesses = 10000;
 
+// Reads one [[tenant]] and reports what is wrong with it, as far as that can be seen from it alone.
+TenantSpec read_tenant(config::TableReader& table);
 // Reads one [[client]] and reports what is wrong with it, as far as that can be seen from the
 // client alone.
 ClientSpec read_client(config::TableReader& table);

@@ -50,12 +50,35 @@ int number_of_gpus(const Scenario& scenario) {
   return std::min(all, kMostGpus);
 }
 
+// Tenants that are parts of one another have their place in a list, so that none is its own part.
+void check_part_of(TableReader& table, const std::optional<std::string>& part_of,
+                   const std::map<std::string, int>& before) {
+  if (part_of && !before.contains(*part_of)) {
+    table.problem("part_of", fmt::format("there is no tenant '{}' before it", *part_of));
+  }
+}
+
+std::map<std::string, int> read_tenants(TableReader& root, Scenario& scenario) {
+  std::map<std::string, int> names;
+  for (TableReader& table : root.tables("tenant")) {
+    TenantSpec tenant = read_tenant(table);
+    check_part_of(table, tenant.part_of, names);
+    if (!tenant.name.empty() && ++names[tenant.name] == 2) {
+      table.problem("name", fmt::format("there is another tenant '{}'", tenant.name));
+    }
+    table.finish();
+    scenario.tenants.push_back(std::move(tenant));
+  }
+  return names;
+}
+
 std::vector<TableReader> read_clients(TableReader& root, Scenario& scenario) {
   const int gpus = number_of_gpus(scenario);
-  std::map<std::string, int> names;
+  std::map<std::string, int> names = read_tenants(root, scenario);
   std::vector<TableReader> tables = root.tables("client");
   for (TableReader& table : tables) {
     ClientSpec client = read_client(table);
+    check_part_of(table, client.part_of, names);
     if (!client.name.empty() && ++names[client.name] == 2) {
       table.problem("name", fmt::format("there is another client '{}'", client.name));
     }

@@ -179,7 +179,7 @@ TEST(ParseScenario, ReportsEverythingAtOnceWithItsPlace) {
             (Lines{
                 "s.toml:1:9: lasts: '2 parsecs' has no known unit (examples: 10ms, 2s, 1h)",
                 "s.toml:2:1: colour: unknown key (known: name, about, lasts, lasts_under, "
-                "link_per_second, hand_over, config, host, gpu, client)",
+                "link_per_second, hand_over, config, host, gpu, tenant, client)",
                 "s.toml:4:10: config.policy: 'magic' is not one of wall, weighted, hybrid, "
                 "coordinated, dynamic, fair, metered",
                 "s.toml:5:10: config.window: 1.0ms is not from 10.0ms to 3600.00s",

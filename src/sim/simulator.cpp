@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "sim/simulator_impl.h"
 
@@ -26,12 +27,9 @@ void Simulator::set_up() {
     }
   }
   if (scenario_.host_memory) told_.push_back(core::HostMeasured{scenario_.host_memory});
+  add_tenants();
   for (std::size_t t = 0; t < scenario_.clients.size(); ++t) {
     const ClientSpec& spec = scenario_.clients[t];
-    told_.push_back(core::TenantAdded{TenantId{t + 1}, spec.name, spec.limits});
-    for (std::size_t i = 0; i < spec.changes.size(); ++i) {
-      at(Time{spec.changes[i].at}, Happening::LimitsChange, t, i);
-    }
     for (int i = 0; i < spec.processes; ++i) {
       Process p;
       p.spec = &spec;
@@ -46,6 +44,28 @@ void Simulator::set_up() {
     }
   }
   at(Time{kReadPeriod}, Happening::MetersAreRead, 0);
+}
+
+// Clients' tenants have the first numbers, so that a process's tenant is its place in the list.
+void Simulator::add_tenants() {
+  std::map<std::string, TenantId> ids;
+  const auto add = [&](std::size_t number, const auto& spec) {
+    core::TenantAdded added{TenantId{number + 1}, spec.name, spec.limits};
+    if (spec.part_of) {
+      const auto parent = ids.find(*spec.part_of);
+      added.parent = parent == ids.end() ? TenantId{0} : parent->second;
+    }
+    ids.emplace(spec.name, added.tenant);
+    told_.push_back(added);
+    for (std::size_t i = 0; i < spec.changes.size(); ++i) {
+      at(Time{spec.changes[i].at}, Happening::LimitsChange, number, i);
+    }
+  };
+  const std::size_t clients = scenario_.clients.size();
+  for (std::size_t i = 0; i < scenario_.tenants.size(); ++i) {
+    add(clients + i, scenario_.tenants[i]);
+  }
+  for (std::size_t t = 0; t < clients; ++t) add(t, scenario_.clients[t]);
 }
 
 std::optional<Time> Simulator::next_time() const {

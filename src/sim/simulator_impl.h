@@ -88,6 +88,7 @@ class Simulator {
 
  private:
   void set_up();
+  void add_tenants();
   std::optional<Time> next_time() const;
   void advance(Time now);
   void play_moment();

@@ -11,7 +11,11 @@ using core::TenantId;
 
 void Simulator::happen(const Timed& timed) {
   if (timed.what == Happening::LimitsChange) {
-    const LimitStep& step = scenario_.clients[timed.process].changes[timed.step];
+    const std::size_t clients = scenario_.clients.size();
+    const auto& changes = timed.process < clients
+                              ? scenario_.clients[timed.process].changes
+                              : scenario_.tenants[timed.process - clients].changes;
+    const LimitStep& step = changes[timed.step];
     tell(core::LimitsChanged{TenantId{timed.process + 1}, step.limits});
     return;
   }

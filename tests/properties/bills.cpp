@@ -50,12 +50,16 @@ void Bills::advance(Time now) {
   }
 }
 
+void Bills::tenant_added(core::TenantId tenant, std::optional<core::TenantId> parent) {
+  parents_[tenant] = parent;
+}
+
 void Bills::joined(const ShadowClient& client) {
-  account(client);
+  each_account(client, [](Account&) {});
 }
 
 void Bills::granted(const ShadowClient& client) {
-  ++account(client).holders;
+  each_account(client, [](Account& one) { ++one.holders; });
   ++running_[client.gpu];
 }
 
@@ -63,19 +67,21 @@ void Bills::metered(ShadowClient& client, Duration used, Time now) {
   const Duration wall = std::max(client.reported, now - client.granted_at);
   const Duration shown = std::clamp(used, client.reported, wall);
   if (on_ && kind_ == Kind::Metered) {
-    account(client).billed += Parts{(shown - client.reported).count()} * kNanosecond;
+    const Parts more = Parts{(shown - client.reported).count()} * kNanosecond;
+    each_account(client, [&](Account& one) { one.billed += more; });
   }
   client.reported = shown;
   client.read_at = now;
 }
 
 void Bills::returned(const ShadowClient& client) {
-  --account(client).holders;
+  each_account(client, [](Account& one) { --one.holders; });
   --running_[client.gpu];
 }
 
 void Bills::tenant_removed(core::TenantId tenant) {
   std::erase_if(accounts_, [&](const auto& entry) { return entry.first.second == tenant; });
+  parents_.erase(tenant);
 }
 
 void Bills::gpu_removed(core::GpuId gpu) {

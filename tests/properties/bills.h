@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,12 +20,14 @@ namespace nvshare::properties {
 //  weighted                 each moment in which somebody runs is billed once, in equal parts to
 //                           the clients that run
 //  wall, coordinated, fair  a tenant pays each moment in which one of its clients runs, once
+// What a part is billed, all tenants that it is a part of are billed as well.
 // Nothing is billed while scheduling is off. Tails are billed in full (tail_billing_percent 100).
 class Bills {
  public:
   explicit Bills(const core::Config& config);
 
   void advance(Time now);
+  void tenant_added(core::TenantId tenant, std::optional<core::TenantId> parent);
   void joined(const ShadowClient& client);
   void granted(const ShadowClient& client);
   // A reading of the meter for a client that holds a grant.
@@ -51,12 +54,19 @@ class Bills {
   using Key = std::pair<core::GpuId, core::TenantId>;
 
   static Kind kind_of(const core::Config& config);
-  Account& account(const ShadowClient& client) { return accounts_[{client.gpu, client.tenant}]; }
+  // Of the client's tenant and all that it is a part of.
+  template <typename Function>
+  void each_account(const ShadowClient& client, Function call) {
+    for (std::optional<core::TenantId> at = client.tenant; at; at = parents_[*at]) {
+      call(accounts_[{client.gpu, *at}]);
+    }
+  }
 
   Kind kind_;
   bool on_ = true;
   Time at_{};
   std::map<Key, Account> accounts_;
+  std::map<core::TenantId, std::optional<core::TenantId>> parents_;
   std::map<core::GpuId, int> running_;
 };
 

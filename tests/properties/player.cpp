@@ -61,7 +61,11 @@ Limits random_limits(Dice& dice) {
 Player::Player(Dice dice)
     : dice_(dice), config_(random_config(dice_)), core_(config_, Time{}), watch_(config_, Time{}) {
   tell(GpuAdded{GpuId{0}, dice_.pick<Bytes>({gib(16), gib(4), gib(1)})});
-  for (std::uint64_t t = 0; t < 3; ++t) tell(TenantAdded{TenantId{t}, "t", random_limits(dice_)});
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    std::optional<TenantId> parent;
+    if (t > 0 && dice_.one_in(3)) parent = TenantId{dice_.below(static_cast<std::uint32_t>(t))};
+    tell(TenantAdded{TenantId{t}, "t", random_limits(dice_), parent});
+  }
   for (std::uint64_t c = 1 + dice_.below(6); c > 0; --c) {
     tell(ClientAdded{ClientId{c}, TenantId{dice_.below(3)}, GpuId{0}});
     tell(MemoryChanged{ClientId{c}, some_bytes(), {}, {}});
@@ -209,6 +213,11 @@ void Player::change_the_machine() {
   }
 }
 
+std::optional<TenantId> Player::some_parent() {
+  if (dice_.one_in(2)) return std::nullopt;
+  return some_tenant();
+}
+
 void Player::change_tenants() {
   const TenantId tenant = some_tenant();
   switch (dice_.below(9)) {
@@ -220,7 +229,7 @@ void Player::change_tenants() {
       tell(TenantSleeps{TenantId{dice_.below(3)}, !dice_.one_in(3), dice_.one_in(3)});
       return;
     case 0:
-      tell(TenantAdded{tenant, "t", random_limits(dice_)});
+      tell(TenantAdded{tenant, "t", random_limits(dice_), some_parent()});
       return;
     case 1:
       tell(TenantRemoved{tenant});

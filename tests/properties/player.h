@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Player {
 
   core::ClientId some_client();
   core::ClientId some_client(bool (*fitting)(const ShadowClient&));
+  std::optional<core::TenantId> some_parent();
   core::TenantId some_tenant() { return {dice_.below(6)}; }
   core::GpuId some_gpu() { return {dice_.below(3)}; }
   Bytes some_bytes();

@@ -26,7 +26,8 @@ struct EventText {
     return fmt::format("OverlapSeen gpu={} possible={}", e.gpu.value, e.possible);
   }
   std::string operator()(const TenantAdded& e) const {
-    return fmt::format("TenantAdded tenant={} {}", e.tenant.value, limits(e.limits));
+    return fmt::format("TenantAdded tenant={} {}{}", e.tenant.value, limits(e.limits),
+                       e.parent ? fmt::format(" parent={}", e.parent->value) : "");
   }
   std::string operator()(const TenantRemoved& e) const {
     return fmt::format("TenantRemoved tenant={}", e.tenant.value);

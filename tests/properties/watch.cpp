@@ -100,6 +100,10 @@ void Watch::note(const GpuRemoved& e, Time now) {
   bills_.gpu_removed(e.gpu);
 }
 
+void Watch::note(const TenantAdded& e, Time) {
+  bills_.tenant_added(e.tenant, e.parent);
+}
+
 void Watch::note(const TenantRemoved& e, Time) {
   bills_.tenant_removed(e.tenant);
 }
@@ -181,10 +185,46 @@ void Watch::note(const ConfigChanged& e, Time) {
 
 // --- what was decided ---------------------------------------------------------------------------
 
+const TenantView* Watch::tenant_of(core::TenantId id) const {
+  const auto found = std::find_if(tenants_.begin(), tenants_.end(),
+                                  [&](const TenantView& t) { return t.id == id; });
+  return found == tenants_.end() ? nullptr : &*found;
+}
+
+// The tenant, or one that it is a part of.
+bool Watch::is_paused(core::TenantId id) const {
+  const TenantView* tenant = tenant_of(id);
+  if (tenant == nullptr) return false;
+  return tenant->paused || (tenant->parent && is_paused(*tenant->parent));
+}
+
+// The client was given memory: neither its tenant nor one that it is a part of has more than its
+// limit by that.
+void Watch::check_limits(const Snapshot& now, core::ClientId asked) {
+  const auto client = clients_.find(asked);
+  if (client == clients_.end()) return;
+  const auto within = [&](core::TenantId id, core::TenantId of) {
+    for (std::optional<core::TenantId> at = id; at; at = tenant_of(*at)->parent) {
+      if (*at == of) return true;
+    }
+    return false;
+  };
+  for (const TenantView* level = tenant_of(client->second.tenant); level != nullptr;
+       level = level->parent ? tenant_of(*level->parent) : nullptr) {
+    if (!level->limits.memory) continue;
+    Bytes sum{};
+    for (const ClientView& view : now.clients) {
+      if (view.gpu == client->second.gpu && within(view.tenant, level->id)) sum += view.allocated;
+    }
+    if (sum <= *level->limits.memory) continue;
+    fail(Rule::Memory,
+         fmt::format("client {} was given memory and tenant {} has {} of {}", asked.value,
+                     level->id.value, sum.count, level->limits.memory->count));
+  }
+}
+
 void Watch::obey(ShadowClient& client, const Grant& d, Time now) {
-  const auto& tenants = tenants_;
-  const auto tenant = std::find_if(tenants.begin(), tenants.end(),
-                                   [&](const TenantView& t) { return t.id == client.tenant; });
+  const TenantView* tenant = tenant_of(client.tenant);
   const auto id = client.id.value;
   if (!client.asked) fail(Rule::Grants, fmt::format("client {} has not asked", id));
   if (client.held != Held::No) fail(Rule::Grants, fmt::format("client {} holds one", id));
@@ -193,10 +233,10 @@ void Watch::obey(ShadowClient& client, const Grant& d, Time now) {
          fmt::format("client {} lacks memory: {} of {} there, {} leaving", id,
                      client.resident.count, client.allocated.count, client.outgoing.count));
   }
-  if (tenant != tenants.end() && tenant->paused) {
+  if (is_paused(client.tenant)) {
     fail(Rule::Grants, fmt::format("client {} is paused", id));
   }
-  if (tenant != tenants.end() && tenant->sleep) {
+  if (tenant != nullptr && tenant->sleep) {
     fail(Rule::Sleep, fmt::format("client {} is granted and sleeps", id));
   }
   for (const auto& [other_id, other] : clients_) {
@@ -399,7 +439,7 @@ void Watch::check_sleepers(const Snapshot& now) {
       fail(Rule::Sleep,
            fmt::format("client {} sleeps and keeps {}", view.id.value, view.leaveable.count));
     }
-    if (tenant->sleep->hold || tenant->paused || !client.waits()) continue;
+    if (tenant->sleep->hold || is_paused(tenant->id) || !client.waits()) continue;
     fail(Rule::Sleep, fmt::format("client {} asks, and its tenant sleeps", view.id.value));
   }
 }
@@ -456,6 +496,10 @@ void Watch::after(const Event& event, Time now, const Result<Decisions>& result,
   asked_for_memory_ = memory != nullptr ? std::optional(memory->client) : std::nullopt;
   unreserved_ = kNothing;
   bills_.advance(now);
+  Bytes had{};
+  if (memory != nullptr && clients_.contains(memory->client)) {
+    had = clients_.at(memory->client).allocated;
+  }
   if (!refused) std::visit([&](const auto& e) { note(e, now); }, event);
   const Snapshot snapshot = core.snapshot();
   tenants_ = snapshot.tenants;
@@ -467,6 +511,9 @@ void Watch::after(const Event& event, Time now, const Result<Decisions>& result,
           obey(it->second, d, now);
         },
         decision.action);
+  }
+  if (memory != nullptr && !refused && memory->allocated > had) {
+    check_limits(snapshot, memory->client);
   }
   check_state(core, snapshot, event, now);
   count_ticks(event, now, core);

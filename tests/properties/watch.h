@@ -13,7 +13,7 @@ namespace nvshare::properties {
 
 // What must hold after every event, whoever sends it. One test each (events_test.cpp).
 enum class Rule {
-  Memory,    // no decision puts more on a GPU than is safe
+  Memory,    // no decision puts more on a GPU than is safe, or gives a tenant more than its limit
   Grants,    // asked, granted, told to drop, released: in this order, each once
   Serial,    // where clients take turns, one at a time
   Books,     // what the core shows is what it was told and what it decided
@@ -51,6 +51,7 @@ class Watch {
  private:
   void fail(Rule rule, const std::string& what);
   void note(const core::GpuRemoved& e, Time now);
+  void note(const core::TenantAdded& e, Time now);
   void note(const core::TenantRemoved& e, Time now);
   void note(const core::ClientAdded& e, Time now);
   void note(const core::ClientGone& e, Time now);
@@ -83,6 +84,9 @@ class Watch {
   void check_sleepers(const core::Snapshot& now);
   void check_client(const core::ClientView& view);
   void check_memory(const core::Snapshot& now, const core::Event& event);
+  void check_limits(const core::Snapshot& now, core::ClientId asked);
+  const core::TenantView* tenant_of(core::TenantId id) const;
+  bool is_paused(core::TenantId id) const;
   void check_waits(const core::Core& core, Time now);
   void count_ticks(const core::Event& event, Time now, const core::Core& core);
   void must_be_unchanged(const core::Core& core);

@@ -1,0 +1,101 @@
+// Shares of tenants that are parts of one another, on one GPU.
+
+#include <algorithm>
+#include <utility>
+
+#include "core/gpu.h"
+
+namespace nvshare::core {
+
+// A part never goes before what its parent goes behind. Clients beside parts go like a part that
+// asks for no limit and no priority.
+void Gpu::follow_limits(Share& share) {
+  const Limits limits = share.is_own ? Limits{} : share.tenant->limits;
+  share.limit = limits.core_percent;
+  share.priority = limits.priority;
+  if (share.parent != nullptr) share.priority = std::min(share.priority, share.parent->priority);
+}
+
+Share& Gpu::share_of(Tenant& tenant, Time now) {
+  if (const auto known = shares_.find(tenant.id); known != shares_.end()) return known->second;
+  Share* parent = tenant.parent == nullptr ? nullptr : &share_of(*tenant.parent, now);
+  if (parent != nullptr && !parent->has_parts) become_parent(*parent, now);
+  Share& share = shares_[tenant.id];
+  share.tenant = &tenant;
+  share.parent = parent;
+  share.seq = next_share_++;
+  follow_limits(share);
+  if (parent != nullptr) parent->parts.push_back(&share);
+  engine_->attach(share, now);
+  return share;
+}
+
+Share& Gpu::make_own(Share& of_tenant) {
+  of_tenant.own = std::make_unique<Share>();
+  Share& own = *of_tenant.own;
+  own.tenant = of_tenant.tenant;
+  own.parent = &of_tenant;
+  own.is_own = true;
+  own.seq = next_share_++;
+  follow_limits(own);
+  of_tenant.parts.push_back(&own);
+  return own;
+}
+
+Share& Gpu::share_for_clients(Tenant& tenant, Time now) {
+  Share& share = share_of(tenant, now);
+  if (!share.has_parts) return share;
+  if (!share.own) engine_->attach(make_own(share), now);
+  return *share.own;
+}
+
+void Gpu::move_clients(Share& from, Share& to) {
+  for (const auto& [id, client] : clients_) {
+    if (client->share == &from) client->share = &to;
+  }
+  to.clients = std::exchange(from.clients, 0);
+  to.wanting = from.wanting;
+  to.running = from.running;
+  to.stopping = from.stopping;
+  to.overdue = from.overdue;
+  to.meter.parked = std::exchange(from.meter.parked, 0);
+  to.ready = std::exchange(from.ready, {});
+  to.held = std::exchange(from.held, {});
+}
+
+// From now on the share's clients compete with its parts. What they have used stays with it.
+void Gpu::become_parent(Share& share, Time now) {
+  engine_->before_limits_change(share, now);
+  share.has_parts = true;
+  share.busy.resize(kPriorities);
+  Share* own = share.clients > 0 ? &make_own(share) : nullptr;
+  if (own != nullptr) move_clients(share, *own);
+  engine_->after_limits_change(share, false, now);
+  if (own == nullptr) return;
+  engine_->attach(*own, now);
+  engine_->become_parent(share, now);
+  engine_->after_limits_change(*own, false, now);
+}
+
+void Gpu::limits_will_change(TenantId tenant, Time now) {
+  const auto it = shares_.find(tenant);
+  if (it == shares_.end()) return;
+  changing_.push_back(&it->second);
+  for (std::size_t i = 0; i < changing_.size(); ++i) {
+    if (!changing_[i]->has_parts) continue;
+    for (Share* part : changing_[i]->parts) changing_.push_back(part);
+  }
+  for (auto one = changing_.rbegin(); one != changing_.rend(); ++one) {
+    engine_->before_limits_change(**one, now);
+  }
+}
+
+void Gpu::limits_have_changed(bool cores_changed, Time now) {
+  if (changing_.empty()) return;
+  for (Share* share : changing_) follow_limits(*share);
+  for (Share* share : changing_) engine_->after_limits_change(*share, cores_changed, now);
+  memory_limit_may_bind(*changing_.front(), false, now);
+  changing_.clear();
+}
+
+}  // namespace nvshare::core
