@@ -188,6 +188,51 @@ int load_modules() {
   return 0;
 }
 
+// Says the bus of each device that it sees, takes 64 MiB of the last one and spins there; waits.
+int see() {
+  const CUresult started = cuInit(0);
+  if (started != CUDA_SUCCESS) {
+    say("init " + std::to_string(started));
+    return 0;
+  }
+  int count = 0;
+  check(cuDeviceGetCount(&count), "cuDeviceGetCount");
+  std::string line = "sees";
+  for (int device = 0; device < count; ++device) {
+    char bus[32] = {};
+    check(cuDeviceGetPCIBusId(bus, sizeof bus, device), "cuDeviceGetPCIBusId");
+    line += " " + std::string(bus);
+  }
+  Gpu gpu;
+  check(cuCtxCreate_v2(&gpu.context, 0, count - 1), "cuCtxCreate");
+  check(cuModuleLoadData(&gpu.module, kModule), "cuModuleLoadData");
+  CUdeviceptr address = 0;
+  check(cuMemAlloc_v2(&address, std::size_t{64} << 20), "cuMemAlloc");
+  check(gpu.launch("fill32", address, 7u, 1024ul), "fill32");
+  check(cuCtxSynchronize(), "cuCtxSynchronize");
+  say(line);
+  wait_for_line();
+  return 0;
+}
+
+// Says how many MiB are free on each device.
+int free_everywhere() {
+  check(cuInit(0), "cuInit");
+  int count = 0;
+  check(cuDeviceGetCount(&count), "cuDeviceGetCount");
+  std::string line = "free";
+  for (int device = 0; device < count; ++device) {
+    CUcontext context{};
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(cuCtxCreate_v2(&context, 0, device), "cuCtxCreate");
+    check(cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
+    line += " " + std::to_string(free >> 20);
+  }
+  say(line);
+  return 0;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   if (what == "busy") {
@@ -198,6 +243,8 @@ int run(const std::vector<std::string>& arguments) {
   if (what == "sticky") return sticky();
   if (what == "work") return work();
   if (what == "modules") return load_modules();
+  if (what == "see") return see();
+  if (what == "free") return free_everywhere();
   return 64;
 }
 

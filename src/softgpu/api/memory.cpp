@@ -74,11 +74,11 @@ SOFTGPU_API(cuMemFree)(CUdeviceptr_v1) {
 SOFTGPU_API(cuMemGetInfo_v2)(size_t* free, size_t* total) {
   Call call;
   SOFTGPU_TRY(call.context());
-  const int device = call.ctx->device;
-  Segment::Lock card_lock(*call.rt.segment);
-  call.rt.segment->reap();
-  const std::uint64_t all = call.rt.device_config(device).memory;
-  const std::uint64_t used = memory_used(call.rt.segment->card(), device, -1);
+  Segment& segment = *call.rt.segment;
+  Segment::Lock card_lock(segment);
+  segment.reap();
+  const std::uint64_t all = call.rt.device_config(call.ctx->device).memory;
+  const std::uint64_t used = memory_used(segment.card(), segment.on_card(call.ctx->device), -1);
   if (free != nullptr) *free = all - std::min(all, used);
   if (total != nullptr) *total = all;
   return CUDA_SUCCESS;

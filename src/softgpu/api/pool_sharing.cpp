@@ -19,7 +19,7 @@ struct PoolPointer {
   std::uint64_t offset;
   std::uint64_t piece;
   std::uint64_t bytes;
-  std::int32_t device;
+  std::int32_t device;  // of the card
 };
 static_assert(sizeof(PoolPointer) <= sizeof(CUmemPoolPtrExportData));
 constexpr std::uint64_t kPoolMagic = 0x4c4f4f5047545300;
@@ -76,8 +76,9 @@ SOFTGPU_API(cuMemPoolExportPointer)(CUmemPoolPtrExportData* share_data_out, CUde
   const auto pool = found->second.pool.lock();
   if (!pool || !pool->exportable) return CUDA_ERROR_INVALID_VALUE;
   const Piece& piece = found->second.piece;
+  const int device = call.rt.segment->on_card(found->second.device);
   const PoolPointer data{kPoolMagic,  call.rt.pages.identity(), piece.offset,
-                         piece.bytes, found->second.bytes,      found->second.device};
+                         piece.bytes, found->second.bytes,      device};
   *share_data_out = CUmemPoolPtrExportData{};
   std::memcpy(share_data_out->reserved, &data, sizeof data);
   return CUDA_SUCCESS;
@@ -96,6 +97,8 @@ SOFTGPU_API(cuMemPoolImportPointer)
   if (data.magic != kPoolMagic || data.identity != identity_of(found->imported.get())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  const int device = call.rt.segment->seen_as(data.device);
+  if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
   void* memory = ::mmap(nullptr, data.piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                         found->imported.get(), static_cast<off_t>(data.offset));
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -105,7 +108,7 @@ SOFTGPU_API(cuMemPoolImportPointer)
   allocation.bytes = data.bytes;
   allocation.kind = MemoryKind::kPool;
   allocation.pool = found;
-  allocation.device = data.device;
+  allocation.device = device;
   allocation.id = call.rt.new_id();
   allocation.piece = {allocation.base, data.piece, data.offset};
   call.rt.addresses.allocations[allocation.base] = allocation;

@@ -59,7 +59,7 @@ bool good_handle_types(unsigned types) {
 struct SharedHeader {
   std::uint64_t magic;
   std::uint64_t bytes;
-  CUmemAllocationProp prop;
+  CUmemAllocationProp prop;  // with the device's number on the card
 };
 constexpr std::uint64_t kSharedMagic = 0x5448435350475453;
 constexpr std::uint64_t kHeaderRoom = 4096;  // behind the memory, in the same file
@@ -356,7 +356,10 @@ SOFTGPU_API(cuMemExportToShareableHandle)
       (physical->prop.requestedHandleTypes & handle_type) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const SharedHeader header{kSharedMagic, physical->bytes, physical->prop};
+  SharedHeader header{kSharedMagic, physical->bytes, physical->prop};
+  if (physical->on_device) {
+    header.prop.location.id = call.rt.segment->on_card(header.prop.location.id);
+  }
   const int copy = ::fcntl(physical->file.get(), F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   if (::pwrite(copy, &header, sizeof header, static_cast<off_t>(physical->bytes)) !=
@@ -387,6 +390,10 @@ SOFTGPU_API(cuMemImportFromShareableHandle)
   }
   std::shared_ptr<Physical> physical = find_identity(call.rt, info.st_ino);
   if (!physical) {
+    if (header.prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      header.prop.location.id = call.rt.segment->seen_as(header.prop.location.id);
+      if (header.prop.location.id < 0) return CUDA_ERROR_INVALID_DEVICE;
+    }
     physical = new_physical(header.bytes, header.prop, std::move(file));
     if (physical->on_device &&
         !hold_shared(*call.rt.segment, header.prop.location.id, physical->identity, header.bytes)) {

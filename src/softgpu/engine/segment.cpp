@@ -162,6 +162,9 @@ Result<std::unique_ptr<Segment>> Segment::join(const std::string& name, const Ca
   if (fresh) init_card(*segment->card_, config);
   if (auto taken = segment->take_slot(); !taken) return taken.error();
   if (auto announced = segment->announce(prefix); !announced) return announced.error();
+  for (int device = 0; device < segment->card_->device_count; ++device) {
+    segment->shown_.push_back(device);
+  }
   return segment;
 }
 
@@ -183,6 +186,11 @@ Segment::~Segment() {
     clear_process(*card_, slot_);
   }
   ::munmap(card_, sizeof(Card));
+}
+
+int Segment::seen_as(int on_card) const {
+  const auto at = std::find(shown_.begin(), shown_.end(), on_card);
+  return at == shown_.end() ? -1 : static_cast<int>(at - shown_.begin());
 }
 
 void Segment::abandon() {
@@ -303,21 +311,21 @@ bool fits(Segment& segment, int device, std::uint64_t bytes) {
 
 bool charge_memory(Segment& segment, int device, std::uint64_t bytes) {
   Segment::Lock lock(segment);
-  if (!fits(segment, device, bytes)) return false;
-  segment.self().usage[device].memory += bytes;
+  if (!fits(segment, segment.on_card(device), bytes)) return false;
+  segment.self().usage[segment.on_card(device)].memory += bytes;
   return true;
 }
 
 void release_memory(Segment& segment, int device, std::uint64_t bytes) {
   Segment::Lock lock(segment);
-  std::uint64_t& memory = segment.self().usage[device].memory;
+  std::uint64_t& memory = segment.self().usage[segment.on_card(device)].memory;
   memory -= std::min(memory, bytes);
 }
 
 bool charge_managed(Segment& segment, int device, std::uint64_t bytes) {
   Segment::Lock lock(segment);
-  if (!fits(segment, device, bytes)) return false;
-  Usage& usage = segment.self().usage[device];
+  if (!fits(segment, segment.on_card(device), bytes)) return false;
+  Usage& usage = segment.self().usage[segment.on_card(device)];
   usage.managed += bytes;
   usage.managed_used = monotonic_now();
   return true;
@@ -325,18 +333,18 @@ bool charge_managed(Segment& segment, int device, std::uint64_t bytes) {
 
 void use_managed(Segment& segment, int device) {
   Segment::Lock lock(segment);
-  segment.self().usage[device].managed_used = monotonic_now();
+  segment.self().usage[segment.on_card(device)].managed_used = monotonic_now();
 }
 
 void release_managed(Segment& segment, int device, std::uint64_t bytes) {
   Segment::Lock lock(segment);
-  std::uint64_t& managed = segment.self().usage[device].managed;
+  std::uint64_t& managed = segment.self().usage[segment.on_card(device)].managed;
   managed -= std::min(managed, bytes);
 }
 
 std::uint64_t managed_here(Segment& segment, int device) {
   Segment::Lock lock(segment);
-  return segment.self().usage[device].managed;
+  return segment.self().usage[segment.on_card(device)].managed;
 }
 
 bool hold_shared(Segment& segment, int device, std::uint64_t identity, std::uint64_t bytes) {
@@ -349,8 +357,8 @@ bool hold_shared(Segment& segment, int device, std::uint64_t identity, std::uint
     }
     if (shared.holders == 0 && free_entry == nullptr) free_entry = &shared;
   }
-  if (free_entry == nullptr || !fits(segment, device, bytes)) return false;
-  *free_entry = {bytes, 0, identity, static_cast<std::uint32_t>(device)};
+  if (free_entry == nullptr || !fits(segment, segment.on_card(device), bytes)) return false;
+  *free_entry = {bytes, 0, identity, static_cast<std::uint32_t>(segment.on_card(device))};
   free_entry->holders = bit(segment.slot());
   return true;
 }

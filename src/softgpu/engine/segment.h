@@ -39,6 +39,15 @@ class Segment {
   int slot() const { return slot_; }
   Process& self() { return card_->processes[slot_]; }
 
+  // Programs count the devices that they see. `devices` are those of the card, in the program's
+  // order; all of them in the card's order until this is called.
+  void show(const std::vector<int>& devices) { shown_ = devices; }
+  int shown() const { return static_cast<int>(shown_.size()); }
+  // The card's number of a device that the program sees; and the program's number of a device of
+  // the card, or -1 when the program does not see it.
+  int on_card(int device) const { return shown_.at(static_cast<std::size_t>(device)); }
+  int seen_as(int on_card) const;
+
   // Holds the card's mutex. When a process died holding it, the card is repaired first.
   class Lock {
    public:
@@ -65,6 +74,7 @@ class Segment {
 
   Card* card_ = nullptr;
   int slot_ = -1;
+  std::vector<int> shown_;
   UniqueFd memory_;    // our own open file description: its byte locks are ours
   UniqueFd presence_;  // the socket whose name says where we are
 };
@@ -72,6 +82,8 @@ class Segment {
 // Bytes used on a device, by one process (its own and what is charged to it) or by all (slot < 0).
 std::uint64_t memory_used(const Card& card, int device, int slot);
 
+// Below, `device` is a device as the program counts.
+//
 // Charges `bytes` to the process if they fit the device; `reap` is asked once before giving up.
 bool charge_memory(Segment& segment, int device, std::uint64_t bytes);
 void release_memory(Segment& segment, int device, std::uint64_t bytes);

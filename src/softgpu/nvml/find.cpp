@@ -1,6 +1,4 @@
 // Finding devices, and what each one is.
-#include <fmt/format.h>
-
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "softgpu/nvml/api.h"
+#include "softgpu/visible_devices.h"
 
 namespace nvshare::softgpu {
 namespace {
@@ -23,15 +22,6 @@ nvmlReturn_t find_device(const View& view, nvmlDevice_t* device, Matches matches
     return nvml::NVML_SUCCESS;
   }
   return nvml::NVML_ERROR_NOT_FOUND;
-}
-
-std::string uuid_text(const DeviceConfig& device) {
-  std::string text = "GPU-";
-  for (std::size_t i = 0; i < sizeof device.uuid; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", device.uuid[i]);
-  }
-  return text;
 }
 
 nvml::nvmlPciInfo_t pci_info(const DeviceConfig& device) {

@@ -207,7 +207,7 @@ CUresult open_context(Call& call, int device, unsigned flags, std::shared_ptr<Co
   rt.contexts.add(reinterpret_cast<std::uint64_t>(context->handle), context);
   {
     Segment::Lock card_lock(*rt.segment);
-    ++rt.segment->self().usage[device].has_context;
+    ++rt.segment->self().usage[rt.segment->on_card(device)].has_context;
   }
   auto& pool = rt.default_pool[static_cast<std::size_t>(device)];
   if (!pool) {
@@ -265,7 +265,7 @@ void close_context(Call& call, const std::shared_ptr<Context>& context) {
                 [&](const auto& one) { return one.second->context.lock() == context; });
   if (context->memory > 0) release_memory(*rt.segment, context->device, context->memory);
   Segment::Lock card_lock(*rt.segment);
-  std::uint32_t& count = rt.segment->self().usage[context->device].has_context;
+  std::uint32_t& count = rt.segment->self().usage[rt.segment->on_card(context->device)].has_context;
   if (count > 0) --count;
 }
 

@@ -12,6 +12,7 @@
 
 #include "softgpu/card_config.h"
 #include "softgpu/engine/schedule.h"
+#include "softgpu/visible_devices.h"
 
 namespace nvshare::softgpu {
 namespace {
@@ -37,6 +38,16 @@ class FineSleep {
  private:
   int before_;
 };
+
+void show_devices(Segment& segment) {
+  const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (chosen == nullptr) return;
+  std::vector<std::string> uuids;
+  for (int device = 0; device < segment.card().device_count; ++device) {
+    uuids.push_back(uuid_text(segment.card().devices[device].config));
+  }
+  segment.show(visible_devices(chosen, uuids));
+}
 
 void in_child() {
   Runtime& runtime = Runtime::instance();
@@ -65,6 +76,11 @@ CUresult Runtime::initialise() {
     return init_state = CUDA_ERROR_NO_DEVICE;
   }
   segment = std::move(*joined);
+  show_devices(*segment);
+  if (segment->shown() == 0) {
+    segment.reset();
+    return init_state = CUDA_ERROR_NO_DEVICE;
+  }
   pthread_atfork(nullptr, nullptr, in_child);
   std::thread([this] { worker(); }).detach();
   return init_state = CUDA_SUCCESS;
@@ -94,7 +110,7 @@ std::uint64_t Runtime::enter(int lane, Op op, std::span<const LanePoint> deps) {
     Card& card = segment->card();
     advance(card, monotonic_now());
     item.seq = softgpu::submit(card, segment->slot(), lane,
-                               {op.work, op.device, op.amount, op.width, deps});
+                               {op.work, segment->on_card(op.device), op.amount, op.width, deps});
     item.order = segment->self().lanes[lane].at(item.seq).order;
   }
   if (op.work == Work::kHost) ++hosts_;
@@ -313,7 +329,7 @@ void Runtime::end_work(Lock& lock, const Context* context) {
 void Runtime::lose_device(int device) {
   Segment::Lock card_lock(*segment);
   advance(segment->card(), monotonic_now());
-  segment->card().devices[device].lost = 1;
+  segment->card().devices[segment->on_card(device)].lost = 1;
 }
 
 // When the worker has to look again although nobody waits.

@@ -53,8 +53,10 @@ class Runtime {
   std::atomic<bool> forked = false;  // a child of fork(): the driver is gone
   Config config;
   std::unique_ptr<Segment> segment;
-  int device_count() { return segment->card().device_count; }
-  const DeviceConfig& device_config(int device) { return segment->card().devices[device].config; }
+  int device_count() { return segment->shown(); }
+  const DeviceConfig& device_config(int device) {
+    return segment->card().devices[segment->on_card(device)].config;
+  }
 
   // --- handles ---
   std::uint64_t new_handle() { return next_handle_ += 0x10; }
@@ -123,7 +125,7 @@ class Runtime {
   std::uint64_t kernels_launched = 0;
   std::uint64_t work_started = 0;
   void lose_device(int device);
-  bool lost(int device) { return segment->card().devices[device].lost != 0; }
+  bool lost(int device) { return segment->card().devices[segment->on_card(device)].lost != 0; }
 
  private:
   struct Pending {
