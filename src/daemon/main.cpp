@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -24,8 +25,12 @@
 #include "daemon/broker/broker.h"
 #include "daemon/host/arena.h"
 #include "daemon/host/gpus.h"
+#include "daemon/host/users.h"
+#include "daemon/kept.h"
+#include "daemon/serve/changes.h"
 #include "daemon/serve/control.h"
 #include "daemon/serve/control_server.h"
+#include "daemon/serve/giving_way.h"
 #include "daemon/serve/notify.h"
 #include "daemon/serve/programs.h"
 #include "daemon/serve/run_directory.h"
@@ -42,6 +47,9 @@ constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 constexpr Duration kSamplePeriod = 1s;
 constexpr Duration kPrivateGrace = 2s;  // without anybody, until a private scheduler goes
 constexpr Duration kFirstGrace = 10s;   // the same before anybody has come
+// Between two looks for the scheduler that this one gives way to. A larger number leaves programs
+// longer under two schedulers (TwoSchedulers.AJobReturnsToTheSystemsScheduler).
+constexpr Duration kKnockPeriod = 1s;
 
 int complain(const std::string& what, int code) {
   std::fprintf(stderr, "%s: %s\n", kProgram, what.c_str());
@@ -55,6 +63,7 @@ config::CommandSpec spec() {
       {"config", 'c', "FILE", "settings; without it /etc/nvshare/scheduler.toml, if it is there"},
       {"run-dir", 0, "DIR", "where the sockets are; goes before the settings' run_directory"},
       {"private", 0, "", "for this user alone; ends when nobody has been connected for a while"},
+      {"gives-way-to", 0, "DIR", "ends when a scheduler answers in DIR, and sends programs there"},
       {"ready-fd", 0, "N", "a line is written to this descriptor once programs can connect"},
       {"check-config", 0, "", "say what is wrong with the settings, or ok"},
       {"print-config", 0, "", "print the settings as a file"},
@@ -69,6 +78,7 @@ config::CommandSpec spec() {
 struct Options {
   bool is_private = false;
   std::optional<int> ready_fd;
+  std::optional<std::string> gives_way_to;
 };
 
 // --- settings ----------------------------------------------------------------------------------
@@ -91,8 +101,9 @@ Result<Loaded> load(const config::Arguments& arguments) {
     if (!read) return read.error();
     text = std::move(*read);
   }
-  Loaded loaded = load_settings(text ? std::optional<std::string_view>(*text) : std::nullopt,
-                                name.value_or(""), [](const char* v) { return std::getenv(v); });
+  Loaded loaded = load_settings(
+      text ? std::optional<std::string_view>(*text) : std::nullopt, name.value_or(""),
+      [](const char* v) { return std::getenv(v); }, system_names());
   if (const auto folder = arguments.value("run-dir")) loaded.settings.run_directory = *folder;
   return loaded;
 }
@@ -107,9 +118,17 @@ class Scheduler {
         settings_(std::move(settings)),
         reactor_(std::move(reactor)),
         log_(settings_.log_level, write_to(STDERR_FILENO)),
-        programs_(reactor_, settings_, processes_, log_),
+        state_file_(settings_.state_path()),
+        kept_(
+            log_, Declared(settings_.tables, groups_of_user),
+            [this](const State& state, Durable durable) {
+              return state_file_.save(state, durable);
+            },
+            [] { return static_cast<WallTime>(std::time(nullptr)); }),
+        programs_(reactor_, settings_, kept_, processes_, log_),
         broker_(settings_.core, reactor_.now(), programs_, log_),
-        control_(broker_, settings_, log_, processes_, {reactor_.now(), options.is_private}),
+        changes_(broker_, settings_, kept_, log_, system_names().user),
+        control_(broker_, settings_, changes_, processes_, {reactor_.now(), options.is_private}),
         control_server_(
             reactor_, log_,
             [this](std::string_view line) { return control_.answer(line, reactor_.now()); }),
@@ -117,15 +136,20 @@ class Scheduler {
 
   Result<void> start(const RunDirectory& folder, const sigset_t& signals);
   void run();
+  // The sockets of the run directory are another scheduler's now.
+  bool gave_way() const { return gave_way_; }
 
  private:
   Result<void> find_gpus();
   Result<void> make_arena();
   void hand_out_arena();
+  void make_run_groups();
+  void restore_state();
   Result<void> listen(const RunDirectory& folder);
   Result<void> watch_signals(const sigset_t& signals);
   void say_ready();
   std::optional<Time> end_when_alone(Time now);
+  Time give_way(const std::string& directory, Time now);
   std::optional<Time> end_of_turn();
 
   Options options_;
@@ -133,19 +157,24 @@ class Scheduler {
   Reactor reactor_;
   Log log_;
   Processes processes_;
+  StateFile state_file_;
+  Kept kept_;
   ProgramServer programs_;
   Broker broker_;
   std::unique_ptr<GpuSampler> sampler_;
   std::optional<GpuMonitor> monitor_;
   std::unique_ptr<Arena> arena_;
+  Changes changes_;
   Control control_;
   ControlServer control_server_;
   UniqueFd signals_;
   std::optional<Duration> watchdog_ = watchdog_period();
   bool somebody_came_ = false;
+  bool gave_way_ = false;
   Time alone_since_;
   Time next_sample_{};
   Time next_watchdog_{};
+  Time next_knock_{};
 };
 
 Result<void> Scheduler::find_gpus() {
@@ -191,6 +220,31 @@ void Scheduler::hand_out_arena() {
   }
 }
 
+// Only root may move processes of all users. A private scheduler has one user alone.
+void Scheduler::make_run_groups() {
+  if (options_.is_private || !settings_.run_cgroups || geteuid() != 0) return;
+  const auto mounts = read_file("/proc/self/mountinfo");
+  auto groups = mounts ? RunGroups::find(*mounts) : std::nullopt;
+  if (!groups) return log_.info("no_run_cgroups", {{"reason", "cgroup2 is not mounted"}});
+  log_.info("run_cgroups", {{"folder", groups->folder()}});
+  programs_.use_groups(std::move(*groups));
+}
+
+// What a scheduler before this one has kept, before anybody connects.
+void Scheduler::restore_state() {
+  StateFile::Found found = state_file_.load();
+  for (const std::string& problem : found.problems) {
+    log_.error("state_set_aside",
+               {{"reason", problem},
+                {"effect", found.any ? "the one before is used" : "a start without state"}});
+  }
+  kept_.restore(std::move(found.state), boot_id(),
+                [this](const KeptRun& run) { return programs_.has_processes(run); });
+  changes_.restore(reactor_.now());
+  programs_.restore_runs(broker_);
+  kept_.write_now();
+}
+
 Result<void> Scheduler::listen(const RunDirectory& folder) {
   const std::string path = folder.file(wire::kProgramSocket);
   const int listener = wire::listen_at(path.c_str(), options_.is_private ? 0600 : 0666);
@@ -226,6 +280,8 @@ Result<void> Scheduler::start(const RunDirectory& folder, const sigset_t& signal
   if (const auto good = watch_signals(signals); !good) return good;
   if (const auto good = find_gpus(); !good) return good;
   if (const auto good = make_arena(); !good) return good;
+  make_run_groups();
+  restore_state();
   if (const auto good = listen(folder); !good) return good;
   log_.info("started", {{"version", NVSHARE_VERSION},
                         {"run_directory", folder.path()},
@@ -250,6 +306,22 @@ std::optional<Time> Scheduler::end_when_alone(Time now) {
   return due;
 }
 
+// Two schedulers do not know of each other: each takes the other's programs for foreign ones.
+// Returns when to look again.
+Time Scheduler::give_way(const std::string& directory, Time now) {
+  if (now < next_knock_ || gave_way_) return next_knock_;
+  next_knock_ = now + kKnockPeriod;
+  if (!answers_in(directory)) return next_knock_;
+  if (const auto linked = link_sockets(settings_.run_directory, directory); !linked) {
+    log_.error("cannot_give_way", {{"to", directory}, {"reason", linked.error().message}});
+    return next_knock_;
+  }
+  log_.info("stopping", {{"reason", "gives way"}, {"to", directory}});
+  gave_way_ = true;
+  reactor_.stop();
+  return next_knock_;
+}
+
 // What is due at this time; the answer is when to look again.
 std::optional<Time> Scheduler::end_of_turn() {
   const Time now = reactor_.now();
@@ -259,6 +331,8 @@ std::optional<Time> Scheduler::end_of_turn() {
     arena_->look();
     arena_->refresh(broker_.places().given(), broker_.places().brought());
     broker_.sample(now);
+    programs_.look_after_runs();
+    changes_.look(now);
     next_sample_ = now + kSamplePeriod;
   }
   Time next = next_sample_;
@@ -267,6 +341,7 @@ std::optional<Time> Scheduler::end_of_turn() {
   };
   at(programs_.end_of_turn());
   at(broker_.next_wakeup());
+  at(kept_.write_some(now));
   if (watchdog_) {
     if (next_watchdog_ <= now) {
       notify_manager("WATCHDOG=1");
@@ -275,11 +350,14 @@ std::optional<Time> Scheduler::end_of_turn() {
     at(next_watchdog_);
   }
   if (options_.is_private) at(end_when_alone(now));
+  if (options_.gives_way_to) at(give_way(*options_.gives_way_to, now));
   return next;
 }
 
 void Scheduler::run() {
   reactor_.run([this] { return end_of_turn(); });
+  programs_.remove_groups();
+  kept_.write_now();
   notify_manager("STOPPING=1");
 }
 
@@ -321,11 +399,13 @@ int serve(Settings settings, const Options& options) {
   if (!folder) return complain(folder.error().message, kFailed);
   auto reactor = Reactor::make();
   if (!reactor) return complain(reactor.error().message, kFailed);
+  settings.is_private = options.is_private;
   Scheduler scheduler(std::move(*reactor), std::move(settings), options);
   if (const auto started = scheduler.start(*folder, signals); !started) {
     return complain(started.error().message, kFailed);
   }
   scheduler.run();
+  if (scheduler.gave_way()) return kGood;
   unlink(folder->file(wire::kProgramSocket).c_str());
   unlink(folder->file(wire::kControlSocket).c_str());
   return kGood;
@@ -348,6 +428,7 @@ int run(const std::vector<std::string>& words) {
     if (!fd) return complain("--ready-fd: " + fd.error().message, kBadInput);
     options.ready_fd = static_cast<int>(*fd);
   }
+  options.gives_way_to = arguments->value("gives-way-to");
   const auto loaded = load(*arguments);
   if (!loaded) return complain(loaded.error().message, kBadInput);
   for (const std::string& problem : loaded->problems) complain(problem, kBadInput);

@@ -13,6 +13,7 @@
 #include "config/backend.h"
 #include "config/config_keys.h"
 #include "config/exact_text.h"
+#include "config/memory_limit.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
@@ -24,7 +25,7 @@ constexpr int kMostClients = 16384;
 struct OwnKey {
   using Member = std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
                               wire::WhenLost Settings::*, Level Settings::*,
-                              wire::Backend Settings::*, ArenaLimit Settings::*>;
+                              wire::Backend Settings::*, ArenaLimit Settings::*, bool Settings::*>;
   std::string_view name;
   Member member;
   int low = 0;  // of a number
@@ -55,6 +56,10 @@ constexpr std::array kOwnKeys{
            "what becomes of memory that programs allocate, unless their run says otherwise"},
     OwnKey{"arena_limit", &Settings::arena_limit, 0, 0, false,
            "host memory for what is swapped out; percent: of what is to spare at the start"},
+    OwnKey{"run_cgroups", &Settings::run_cgroups, 0, 0, false,
+           "give each run a cgroup of its own, which its processes cannot leave"},
+    OwnKey{"state_file", &Settings::state_file, 0, 0, false,
+           "where changes of people are kept; without a folder: in the run directory"},
     OwnKey{"control_group", &Settings::control_group, 0, 0, false,
            "the group that may use the control socket, beside root"},
 };
@@ -89,21 +94,13 @@ const OwnKey* find_own(std::string_view name) {
   return at == kOwnKeys.end() ? nullptr : &*at;
 }
 
-Result<Bytes> parse_memory(std::string_view text) {
-  const auto value = parse_bytes(text);
-  if (value && *value > core::kMostMemory) {
-    return Error{"at most " + nvshare::to_text(core::kMostMemory)};
-  }
-  return value;
-}
-
 Result<ArenaLimit> parse_arena_limit(std::string_view text) {
   if (!text.empty() && text.back() == '%') {
     const auto percent = parse_integer(text.substr(0, text.size() - 1), 1, 100);
     if (!percent) return percent.error();
     return ArenaLimit{static_cast<int>(*percent), {}};
   }
-  const auto bytes = parse_memory(text);
+  const auto bytes = config::parse_memory_limit(text);
   if (!bytes) return bytes.error();
   return ArenaLimit{0, *bytes};
 }
@@ -116,7 +113,7 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       if (!value) return value.error();
       settings.*member = static_cast<int>(*value);
     } else if constexpr (std::is_same_v<T, Bytes>) {
-      const auto value = parse_memory(text);
+      const auto value = config::parse_memory_limit(text);
       if (!value) return value.error();
       settings.*member = *value;
     } else if constexpr (std::is_same_v<T, std::string>) {
@@ -132,6 +129,11 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
         return Error{fmt::format("'{}' is not one of {}", text, config::kBackendNames)};
       }
       settings.*member = *backend;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (text != "true" && text != "false") {
+        return Error{fmt::format("'{}' is not one of true, false", text)};
+      }
+      settings.*member = text == "true";
     } else if constexpr (std::is_same_v<T, ArenaLimit>) {
       const auto limit = parse_arena_limit(text);
       if (!limit) return limit.error();
@@ -160,6 +162,7 @@ std::string text_of_own(const Settings& settings, const OwnKey& key) {
         if constexpr (std::is_same_v<T, wire::Backend>) {
           return std::string(config::name_of(settings.*member));
         }
+        if constexpr (std::is_same_v<T, bool>) return settings.*member ? "true" : "false";
         if constexpr (std::is_same_v<T, ArenaLimit>) {
           const ArenaLimit& limit = settings.*member;
           return limit.percent > 0 ? fmt::format("{}%", limit.percent)
@@ -184,6 +187,7 @@ std::string range_of_own(const OwnKey& key) {
   if (std::holds_alternative<wire::Backend Settings::*>(key.member)) {
     return std::string(config::kBackendNames);
   }
+  if (std::holds_alternative<bool Settings::*>(key.member)) return "true, false";
   if (std::holds_alternative<ArenaLimit Settings::*>(key.member)) return "a size, or 1% to 100%";
   return "a text";
 }
@@ -205,7 +209,8 @@ std::vector<Setting> make_settings() {
     one.name = key.name;
     one.range = range_of_own(key);
     one.help = key.help;
-    one.quoted = !std::holds_alternative<int Settings::*>(key.member);
+    one.quoted = !std::holds_alternative<int Settings::*>(key.member) &&
+                 !std::holds_alternative<bool Settings::*>(key.member);
     one.changeable = key.changeable;
     all.push_back(std::move(one));
   }
@@ -246,7 +251,8 @@ std::string without_name(std::string_view message, std::string_view name) {
   return std::string(message);
 }
 
-void load_file(std::string_view text, const std::string& name, Loaded& loaded) {
+void load_file(std::string_view text, const std::string& name, const NameLookup& lookup,
+               Loaded& loaded) {
   const auto document = config::parse_toml(text, name);
   if (!document) {
     loaded.problems.push_back(document.error().message);
@@ -270,6 +276,7 @@ void load_file(std::string_view text, const std::string& name, Loaded& loaded) {
     const std::string key = problem.substr(0, problem.find(':'));
     table.problem(key, without_name(problem, key));
   }
+  loaded.settings.tables = read_limit_tables(table, problems, lookup);
   table.finish();
   for (std::string& line : problems.lines()) loaded.problems.push_back(std::move(line));
 }
@@ -326,7 +333,13 @@ core::Limits Settings::default_limits() const {
   core::Limits limits;
   limits.core_percent = default_cores;
   if (default_memory.count > 0) limits.memory = default_memory;
+  // Users of one machine do not go before one another. In a private scheduler there are no others.
+  limits.priority = is_private ? core::kHighestPriority : 0;
   return limits;
+}
+
+std::string Settings::state_path() const {
+  return state_file.find('/') == state_file.npos ? run_directory + "/" + state_file : state_file;
 }
 
 const std::vector<Setting>& all_settings() {
@@ -363,9 +376,9 @@ std::string text_of(const Settings& settings, std::string_view name) {
 }
 
 Loaded load_settings(std::optional<std::string_view> file, const std::string& file_name,
-                     const Environment& environment) {
+                     const Environment& environment, const NameLookup& lookup) {
   Loaded loaded;
-  if (file) load_file(*file, file_name, loaded);
+  if (file) load_file(*file, file_name, lookup, loaded);
   load_environment(environment, loaded);
   return loaded;
 }
@@ -375,18 +388,9 @@ std::string to_file(const Settings& settings) {
   for (const Setting& one : all_settings()) {
     const std::string value = text_of(settings, one.name);
     text += fmt::format("\n# {} ({})\n", one.help, one.range);
-    if (one.quoted) {
-      std::string escaped;
-      for (const char c : value) {
-        if (c == '"' || c == '\\') escaped += '\\';
-        escaped += c;
-      }
-      text += fmt::format("{} = \"{}\"\n", one.name, escaped);
-    } else {
-      text += fmt::format("{} = {}\n", one.name, value);
-    }
+    text += fmt::format("{} = {}\n", one.name, one.quoted ? toml_text(value) : value);
   }
-  return text;
+  return text + to_file(settings.tables);
 }
 
 }  // namespace nvshare::daemon

@@ -11,6 +11,7 @@
 #include "core/event.h"
 #include "daemon/host/host_memory.h"
 #include "daemon/log.h"
+#include "daemon/settings_tables.h"
 #include "wire/messages.h"
 
 namespace nvshare::daemon {
@@ -29,10 +30,16 @@ struct Settings {
   std::string control_group = "nvshare";
   wire::Backend memory_backend = wire::Backend::Swap;
   ArenaLimit arena_limit{100, {}};
+  bool run_cgroups = true;
+  bool is_private = false;           // no setting: how the scheduler was started
+  std::string state_file = "state";  // a path, or a file in the run directory
+  LimitTables tables;                // of users, groups and containers
 
   Settings();
   // Of a tenant that comes without a run.
   core::Limits default_limits() const;
+  // The whole path of the state file.
+  std::string state_path() const;
 };
 
 // One setting, of the core or of the scheduler's own: all that there is to know about it.
@@ -66,7 +73,7 @@ struct Loaded {
   std::vector<std::string> problems;
 };
 Loaded load_settings(std::optional<std::string_view> file, const std::string& file_name,
-                     const Environment& environment);
+                     const Environment& environment, const NameLookup& lookup = {});
 
 // A file that load_settings() takes, with a comment for each setting.
 std::string to_file(const Settings& settings);

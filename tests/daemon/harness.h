@@ -39,6 +39,7 @@ class SchedulerProcess {
     std::vector<std::string> environment;
     unsigned descriptors = 0;  // at most so many; 0: as they are
     bool nvml = true;
+    bool cgroups = false;  // of runs
   };
   SchedulerProcess() : SchedulerProcess(Setup{}) {}
   explicit SchedulerProcess(const Setup& setup);
@@ -56,12 +57,17 @@ class SchedulerProcess {
   void signal(int number) const;
   // Waits for its end.
   Ended wait(std::chrono::milliseconds patience = kPatience);
+  // Starts it again in the same folder, after its end. False: it does not serve.
+  bool again() { return again(Setup{}); }
+  bool again(const Setup& setup);
   // One more in the same folder, until it ends.
   Ended another(const std::vector<std::string>& arguments);
 
   // Over a connection of its own.
   json ask(const json& request) const;
   json status() const { return ask({{"op", "status"}}); }
+  // A tenant of the status; null when it is not there.
+  json tenant(const std::string& name) const;
   int clients() const;
 
  private:

@@ -158,88 +158,6 @@ TEST(Scheduler, ProgramsMakeRoomForEachOther) {
   EXPECT_GT(status["scheduler"]["arena_used"], 0);
 }
 
-TEST(Scheduler, ARunIsATenantForWhatIsBelowIt) {
-  SchedulerProcess scheduler;
-  TestProgram run(scheduler);
-  ASSERT_TRUE(run.run_begin("train", 40, 4 * kGi));
-  {
-    TestProgram program(scheduler);
-    const auto welcome = program.hello();
-    ASSERT_TRUE(welcome);
-    EXPECT_STREQ(welcome->tenant, "train");
-    EXPECT_EQ(program.page()->scheduler.core_limit, 40u);
-    Forked below([&] {
-      TestProgram child(scheduler);
-      const auto child_welcome = child.hello();
-      _exit(child_welcome && std::string(child_welcome->tenant) == "train" ? 0 : 1);
-    });
-    EXPECT_EQ(below.wait(), 0);
-    TestProgram nested(scheduler);
-    EXPECT_FALSE(nested.run_begin("inner"));
-    EXPECT_EQ(nested.refused(), "already inside the run 'train': its limits hold for all below it");
-    run.close();
-    EXPECT_EQ(program.ask_memory(kGi), true) << "outlives its run";
-    EXPECT_EQ(scheduler.status()["tenants"][0]["name"], "train");
-  }
-  EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].empty(); }));
-}
-
-TEST(Scheduler, ARunHearsThatItsProgramWasRefusedMemory) {
-  SchedulerProcess scheduler;
-  int to_other[2];
-  int from_other[2];
-  ASSERT_EQ(pipe(to_other) + pipe(from_other), 0);
-  char byte = 0;
-  Forked other([&] {
-    TestProgram run(scheduler);
-    if (!run.run_begin("other", 100, kGi) || write(from_other[1], &byte, 1) != 1) _exit(1);
-    if (read(to_other[0], &byte, 1) != 1) _exit(2);
-    _exit(run.hear<wire::Shortage>(std::chrono::milliseconds{0}) ? 3 : 0);
-  });
-  ASSERT_EQ(read(from_other[0], &byte, 1), 1);
-  TestProgram run(scheduler);
-  ASSERT_TRUE(run.run_begin("train", 100, kGi));
-  TestProgram program(scheduler);
-  ASSERT_TRUE(program.hello());
-  ASSERT_EQ(program.ask_memory(2 * kGi), false);
-  const auto shortage = run.hear<wire::Shortage>();
-  ASSERT_TRUE(shortage);
-  EXPECT_EQ(shortage->asked, 2 * kGi);
-  EXPECT_EQ(shortage->limit, kGi);
-  ASSERT_EQ(write(to_other[1], &byte, 1), 1);
-  EXPECT_EQ(other.wait(), 0) << "3: it heard of another run's";
-}
-
-TEST(Scheduler, ARunDoesNotRaiseLimits) {
-  SchedulerProcess scheduler(
-      {.arguments = {}, .environment = {"NVSHARE_DEFAULT_CORES=60", "NVSHARE_DEFAULT_MEMORY=3Gi"}});
-  const auto begun = [&](const std::string& name, int cores, std::uint64_t memory) {
-    TestProgram run(scheduler);
-    EXPECT_TRUE(run.run_begin(name, cores, memory)) << run.refused();
-    json found;
-    const json status = scheduler.status();
-    for (const json& one : status["tenants"]) {
-      if (one["name"] == name) found = {one["cores"], one["memory"], one["priority"]};
-    }
-    run.close();
-    EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].size() < 2; }));
-    return found;
-  };
-  EXPECT_EQ(begun("defaults", 100, 0), json({60, 3 * kGi, 0}));
-  EXPECT_EQ(begun("less", 20, kGi), json({20, kGi, 0}));
-  TestProgram program(scheduler);
-  const auto welcome = program.hello();
-  ASSERT_TRUE(welcome);
-  ASSERT_EQ(scheduler.ask({{"op", "limit"},
-                           {"name", welcome->tenant},
-                           {"cores", 30},
-                           {"memory", 2 * kGi},
-                           {"priority", -3}})["ok"],
-            true);
-  program.close();
-  EXPECT_EQ(begun("operators", 100, 4 * kGi), json({30, 2 * kGi, -3}));
-}
-
 TEST(Scheduler, WhoLooksIsToldAndIsNoClient) {
   SchedulerProcess scheduler({.arguments = {}, .environment = {"NVSHARE_DEFAULT_MEMORY=3Gi"}});
   TestProgram first(scheduler);
@@ -280,55 +198,6 @@ TEST(Scheduler, WhoLooksInAnotherProtocolIsRefused) {
   ASSERT_TRUE(stranger.say(look));
   EXPECT_FALSE(stranger.hear<wire::View>());
   EXPECT_NE(stranger.refused().find("speaks protocol"), std::string::npos) << stranger.refused();
-}
-
-// As after a restart, when programs are back before their run.
-TEST(Scheduler, ARunTakesOverTheProgramsBelowIt) {
-  SchedulerProcess scheduler;
-  TestProgram outside(scheduler);
-  ASSERT_TRUE(outside.hello());
-  Forked below([&] {
-    TestProgram early(scheduler);
-    if (!early.hello()) _exit(1);
-    TestProgram run(scheduler);
-    if (!run.run_begin("train", 40)) _exit(2);
-    if (!early.closed()) _exit(3);
-    TestProgram again(scheduler);
-    const auto welcome = again.hello();
-    if (!welcome || std::string(welcome->tenant) != "train") _exit(4);
-  });
-  EXPECT_EQ(below.wait(), 0);
-  EXPECT_EQ(outside.ask_memory(kGi), true) << "is not below it, and stays";
-}
-
-TEST(Scheduler, RunsAreChecked) {
-  SchedulerProcess scheduler;
-  const auto refusal = [&](const std::string& name, int cores) {
-    TestProgram run(scheduler);
-    EXPECT_FALSE(run.run_begin(name, cores));
-    EXPECT_TRUE(run.closed());
-    return run.refused();
-  };
-  EXPECT_NE(refusal("two words", 100).find("a name has 1 to 63"), std::string::npos);
-  EXPECT_NE(refusal("user-0", 100).find("the scheduler's own"), std::string::npos);
-  EXPECT_EQ(refusal("a", 0), "core limit 0 is not from 1 to 100");
-  // The name is taken by a run of somebody else.
-  int pipe_fds[2];
-  ASSERT_EQ(pipe(pipe_fds), 0);
-  Forked other([&] {
-    TestProgram run(scheduler);
-    const char good = run.run_begin("train") ? '1' : '0';
-    [[maybe_unused]] const auto written = write(pipe_fds[1], &good, 1);
-    pause();
-  });
-  char good = 0;
-  ASSERT_EQ(read(pipe_fds[0], &good, 1), 1);
-  EXPECT_EQ(good, '1');
-  EXPECT_NE(refusal("train", 100).find("the name 'train' is taken"), std::string::npos);
-  other.kill_hard();
-  EXPECT_TRUE(eventually([&] { return scheduler.status()["tenants"].empty(); }));
-  ::close(pipe_fds[0]);
-  ::close(pipe_fds[1]);
 }
 
 TEST(Scheduler, ShowsWhoUsesTheGpuWithoutIt) {
@@ -435,6 +304,23 @@ TEST(SchedulerProgram, BadSettingsAreOneLineEachAndExitCode2) {
   EXPECT_EQ(WEXITSTATUS(scheduler.another({"--config", "/nowhere/x.toml"}).status), 2);
   EXPECT_EQ(WEXITSTATUS(scheduler.another({"--ready-fd", "x"}).status), 2);
   EXPECT_EQ(WEXITSTATUS(scheduler.another({"--quick"}).status), 2);
+}
+
+// Before minor version 6 a run said nothing of GPUs, and its message was shorter.
+TEST(Scheduler, ARunOfAnOlderVersionIsServedAndNotPlaced) {
+  SchedulerProcess scheduler({.arguments = {}, .environment = {"NVSHARE_SOFTGPU_COUNT=2"}});
+  TestProgram older(scheduler);
+  auto begin = wire::make<wire::RunBegin>();
+  begin.header.size = wire::RunBegin::kLeast;
+  begin.magic = wire::kMagic;
+  begin.major = wire::kMajor;
+  begin.minor = wire::kMinorPlacement - 1;
+  begin.core_limit = 100;
+  wire::put_text(begin.name, sizeof begin.name, "older");
+  ASSERT_TRUE(older.send_packet(&begin, wire::RunBegin::kLeast));
+  const auto welcome = older.hear<wire::Welcome>();
+  ASSERT_TRUE(welcome) << older.refused();
+  EXPECT_EQ(welcome->gpu_count, 0u);
 }
 
 }  // namespace

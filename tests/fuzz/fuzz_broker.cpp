@@ -15,6 +15,7 @@
 
 #include "daemon/broker/broker.h"
 #include "slab_book.h"
+#include "tree_book.h"
 
 namespace {
 
@@ -37,7 +38,10 @@ class Checker final : public Outbox {
       must(held.contains(client) && held[client] == drop->grant, "a drop of what is not held");
     }
     if (const auto* given = wire::as<wire::MemoryAvailable>(header)) note_answer(given->request);
-    if (const auto* refused = wire::as<wire::MemoryRefused>(header)) note_answer(refused->request);
+    if (const auto* no = wire::as<wire::MemoryRefused>(header)) {
+      note_answer(no->request);
+      refused.insert(no->request);
+    }
     if (const auto* wait = wire::as<wire::MemoryWait>(header)) {
       note_answer(wait->request);
       // What cannot move is waited for: there is one more answer to come.
@@ -83,6 +87,7 @@ class Checker final : public Outbox {
   std::uint64_t answers = 0;
   std::set<std::uint64_t> pinned;                   // requests for what cannot move
   std::map<std::uint64_t, std::uint64_t> answered;  // how often
+  std::set<std::uint64_t> refused;
   std::map<ClientId, std::uint64_t> held;
   std::set<ClientId> doomed;
   std::set<ClientId> gone;
@@ -143,6 +148,7 @@ class Play {
       settle();
       check_arena();
       check();
+      if (fate_ % 4 == 0) TreeBook(*broker_).check();
     }
   }
 
@@ -191,19 +197,25 @@ class Play {
                                now_);
   }
   // A run says what becomes of its programs' memory, and whether they may be larger than the GPU.
+  // It may be a part of any tenant.
   Result<TenantId> run() {
-    const int which = bytes_.byte() % 8;
+    const int kind = bytes_.byte();
+    const int which = kind % 8;
     const std::string name = "run-" + std::to_string(which);
     if (const TenantRecord* known = broker_->find_tenant(name)) return known->id;
     core::Limits limits;
     if (which % 4 == 3) limits.memory = gib(12);
     const auto backend = which == 0 ? wire::Backend::Native : wire::Backend::Managed;
-    return broker_->begin_run({TenantKind::Run, name, 0}, limits, now_, backend, which > 1);
+    const TenantMap& tenants = broker_->tenants();
+    std::optional<TenantId> parent;
+    auto at = std::next(tenants.begin(), kind / 8 % (static_cast<int>(tenants.size()) + 1));
+    if (kind / 8 > 0 && at != tenants.end()) parent = at->first;
+    return broker_->begin_run({TenantKind::Run, name, 0}, limits, now_, backend, which > 1, parent);
   }
 
   void join() {
     const auto tenant = bytes_.byte() % 2 == 0 ? user() : run();
-    must(static_cast<bool>(tenant), "a tenant");
+    if (!tenant) return;  // too deep in one another
     auto hello = wire::make<wire::Hello>();
     hello.magic = wire::kMagic;
     hello.major = wire::kMajor;
@@ -246,10 +258,14 @@ class Play {
         core::Limits limits;
         limits.core_percent = bytes_.byte() % 102;
         if (bytes_.byte() % 2 == 0) limits.memory = Bytes{bytes_.byte() * std::int64_t{kUnit}};
-        return (void)broker_->set_limits(*tenant, limits, now_);
+        const bool within_parents = bytes_.byte() % 2 == 0;
+        return (void)broker_->set_limits(*tenant, limits, now_, within_parents);
       }
       case 4:
-        return broker_->end_run(*tenant, now_);
+        if (broker_->tenants().at(*tenant).is.kind != TenantKind::Run) return;
+        if (bytes_.byte() % 4 == 0) return broker_->end_run(*tenant, now_, true);
+        broker_->end_run(*tenant, now_);
+        return broker_->set_vacant(*tenant, now_);
       default:
         return broker_->gpu_measured(
             GpuId{bytes_.byte() % 2u}, 50, Bytes{0},
@@ -323,8 +339,14 @@ class Play {
         message.used = bytes_.number();
         message.more_work = bytes_.byte() % 2;
         // Before the packet is taken: the next grant may be the answer to it.
-        if (outbox_.held.contains(id) && message.grant == outbox_.held[id]) outbox_.held.erase(id);
-        return broker_->packet(id, &message.header, now_);
+        const auto let_go = [&] {
+          if (outbox_.held.contains(id) && message.grant == outbox_.held[id]) {
+            outbox_.held.erase(id);
+          }
+        };
+        let_go();
+        broker_->packet(id, &message.header, now_);
+        return let_go();  // it has guessed the number of a grant that this packet brought
       }
       case 2: {
         auto message = wire::make<wire::MemoryRequest>();
@@ -335,6 +357,9 @@ class Play {
         broker_->packet(id, &message.header, now_);
         // What cannot move may be told to wait and be given in one.
         const std::uint64_t answered = outbox_.answered[message.request];
+        if (message.bytes > 0 && !outbox_.refused.contains(message.request)) {
+          TreeBook(*broker_).check_given(id);
+        }
         return must(answered == 1 || (answered == 2 && message.movable == 0),
                     "every request has one answer");
       }
@@ -467,6 +492,7 @@ class Play {
     }
     must(on_gpu <= *broker_->core().safe_limit(client.gpu), "within what is safe");
     must(client.memory.beyond() == Bytes{0}, "and whose memory is all counted");
+    TreeBook(*broker_).check_credit(client);
   }
 
   // Clients bring host memory beyond what the arena has; all else is within it.

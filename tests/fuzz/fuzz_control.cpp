@@ -28,7 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Settings settings;
   const Processes processes("/nowhere");
   Broker broker(settings.core, Time{}, outbox, log);
-  Control control(broker, settings, log, processes, {});
+  Kept kept(log);
+  Changes changes(broker, settings, kept, log);
+  Control control(broker, settings, changes, processes, {});
   (void)broker.begin_run({TenantKind::Run, "train", 0}, {}, Time{});
   const std::string answer =
       control.answer(std::string_view(reinterpret_cast<const char*>(data), size), Time{});

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace nvshare::daemon {
 
@@ -21,22 +22,83 @@ void Accounts::book(ClientRecord& client, Time now, bool from_before) {
 
 // --- what tenants see --------------------------------------------------------------------------
 
+Accounts::Sums Accounts::sums_below(TenantId tenant, GpuId gpu) const {
+  Sums sums;
+  const std::vector<TenantId> all = tenants_below(tenants_, tenant);
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {  // parts before their parents
+    const TenantRecord& one = tenants_.at(*at);
+    Bytes& sum = sums[*at];
+    for (const ClientId id : one.clients) {
+      const ClientRecord& client = clients_.at(id);
+      if (client.gpu == gpu) sum += client.memory.allocated();
+    }
+    for (const TenantId part : one.parts) sum += sums.at(part);
+  }
+  return sums;
+}
+
 Bytes Accounts::allocated_by(const TenantRecord& tenant, GpuId gpu) const {
+  return sums_below(tenant.id, gpu).at(tenant.id);
+}
+
+std::optional<TenantId> Accounts::binding_level(TenantId tenant, GpuId gpu) const {
+  std::optional<TenantId> binding;
+  Bytes least{};
+  for_each_level(tenants_, tenant, [&](const TenantRecord& level) {
+    if (!level.limits.memory) return;
+    const Bytes room = *level.limits.memory - allocated_by(level, gpu);
+    if (binding && room >= least) return;
+    binding = level.id;
+    least = room;
+  });
+  return binding;
+}
+
+Accounts::Shown Accounts::shown_to(TenantId tenant, const Sums& sums) const {
+  Shown shown{{}, sums.at(tenant)};
+  std::optional<Bytes> room;
+  for_each_level(tenants_, tenant, [&](const TenantRecord& level) {
+    if (!level.limits.memory) return;
+    const Bytes limit = *level.limits.memory;
+    shown.limit = std::min(shown.limit.value_or(limit), limit);
+    room = std::min(room.value_or(limit), limit - sums.at(level.id));
+  });
+  if (shown.limit) shown.allocated = *shown.limit - *room;
+  return shown;
+}
+
+Accounts::Shown Accounts::shown_to(TenantId tenant, GpuId gpu) const {
+  return shown_to(tenant, sums_below(limited_level(tenants_, tenant), gpu));
+}
+
+// Processes of one tenant share their own limit: each sees what all of them have of it.
+void Accounts::show_own_allocated(const TenantRecord& tenant, GpuId gpu) {
+  const auto counts = [&](const ClientRecord& client) {
+    return client.gpu == gpu && client.has_own_limit;
+  };
   Bytes sum{};
   for (const ClientId id : tenant.clients) {
     const ClientRecord& client = clients_.at(id);
-    if (client.gpu == gpu) sum += client.memory.allocated();
+    if (counts(client)) sum += client.memory.allocated();
   }
-  return sum;
+  for (const ClientId id : tenant.clients) {
+    const ClientRecord& client = clients_.at(id);
+    if (!counts(client)) continue;
+    client.page->scheduler.own_allocated = static_cast<std::uint64_t>(sum.count);
+  }
 }
 
 void Accounts::show_allocated(TenantId id, GpuId gpu) {
-  const TenantRecord& tenant = tenants_.at(id);
-  const Bytes sum = allocated_by(tenant, gpu);
-  for (const ClientId client_id : tenant.clients) {
-    const ClientRecord& client = clients_.at(client_id);
-    if (client.gpu != gpu) continue;
-    client.page->scheduler.tenant_allocated = static_cast<std::uint64_t>(sum.count);
+  show_own_allocated(tenants_.at(id), gpu);
+  const TenantId from = limited_level(tenants_, id);
+  const Sums sums = sums_below(from, gpu);
+  for (const auto& [one, sum] : sums) {
+    const Shown shown = shown_to(one, sums);
+    for (const ClientId client_id : tenants_.at(one).clients) {
+      const ClientRecord& client = clients_.at(client_id);
+      if (client.gpu != gpu) continue;
+      client.page->scheduler.tenant_allocated = static_cast<std::uint64_t>(shown.allocated.count);
+    }
   }
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <map>
+#include <optional>
+
 #include "daemon/broker/desk.h"
 
 namespace nvshare::daemon {
@@ -14,8 +17,18 @@ class Accounts : private Owner {
   // Tells the core what the account says. The client has it: more than before counts as found.
   void book(ClientRecord& client, Time now, bool from_before = false);
 
-  // What all processes of the tenant together have there.
+  // What all processes of the tenant and its parts together have there.
   Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const;
+  // The level with the least memory left under its limit there. None: no level has a limit.
+  std::optional<TenantId> binding_level(TenantId tenant, GpuId gpu) const;
+  // What a program of the tenant sees: the least limit of all levels, and as much in use as leaves
+  // the room that the level with the least room has.
+  struct Shown {
+    std::optional<Bytes> limit;
+    Bytes allocated{};
+  };
+  Shown shown_to(TenantId tenant, GpuId gpu) const;
+  // In the pages of all clients for which a change in the tenant makes a difference.
   void show_allocated(TenantId tenant, GpuId gpu);
   // How much each client can have, in its page.
   void show_rooms();
@@ -36,6 +49,11 @@ class Accounts : private Owner {
   void fit_oversubscribed(Time now);
 
  private:
+  void show_own_allocated(const TenantRecord& tenant, GpuId gpu);
+  // What each tenant below has there, with its parts.
+  using Sums = std::map<TenantId, Bytes>;
+  Sums sums_below(TenantId tenant, GpuId gpu) const;
+  Shown shown_to(TenantId tenant, const Sums& sums) const;
   void believe(ClientRecord& client, Time now);
 };
 

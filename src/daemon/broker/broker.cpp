@@ -137,6 +137,7 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
   client.page = &page;
   client.asleep = core().sleep_of(tenant_id).has_value();
   client.backend = tenant.backend == wire::Backend::Default ? backend_ : tenant.backend;
+  client.has_own_limit = hello.memory_limit != 0;
   client.oversubscribes = tenant.oversubscribes && client.backend == wire::Backend::Managed;
   const core::MemoryClaim claim{to_bytes(hello.allocated), to_bytes(hello.pinned),
                                 to_bytes(hello.resident)};
@@ -147,14 +148,17 @@ ClientRecord& Broker::add_record(const wire::Hello& hello, const Peer& peer, Ten
            : Bytes{};
   if (ours) client.arena.claimed = client.arena.brought = client.arena.given;
   tenant.clients.insert(id);
+  for_each_level(desk_.tenants, tenant.id,
+                 [](TenantRecord& level) { level.placed.awaited = false; });
   desk_.gpus.at(gpu).clients.insert(id);
   const Bytes total = desk_.gpus.at(gpu).total;
   client.memory = {claim, total, client.oversubscribes ? core().memory_room(id)->gpu : total};
   page.magic = wire::kPageMagic;
   page.version = wire::kMajor;
-  page.scheduler.core_limit = static_cast<std::uint64_t>(tenant.limits.core_percent);
+  const core::Limits limits = tightest_limits(desk_.tenants, tenant_id);
+  page.scheduler.core_limit = static_cast<std::uint64_t>(limits.core_percent);
   page.scheduler.memory_limit =
-      static_cast<std::uint64_t>(tenant.limits.memory ? tenant.limits.memory->count : 0);
+      static_cast<std::uint64_t>(limits.memory ? limits.memory->count : 0);
   return client;
 }
 
@@ -292,6 +296,8 @@ void Broker::act(const core::Decision& decision, Time now) {
                  [](const core::WaitForMemory&) {},
                  [](const core::MemoryAvailable&) {},
                  [](const core::MemoryRefused&) {},
+                 // A client is on the GPU that its hello names; its run was placed before
+                 // (RunPlacer).
                  [](const core::Place&) {},
              },
              decision.action);
@@ -314,7 +320,7 @@ void Broker::act(const core::Sleeps& sleeps, const core::Reason& why, Time now) 
   if (client == nullptr) return;
   client->asleep = sleeps.asleep;
   client->slept |= sleeps.asleep;
-  desk_.note(*client, sleeps.asleep ? "sleep" : "wake", {{"reason", core::to_text(why)}});
+  desk_.note(*client, sleeps.asleep ? "sleep" : "wake", {{"reason", desk_.text_of(why)}});
   places_.fill(now);
 }
 

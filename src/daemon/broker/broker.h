@@ -12,6 +12,7 @@
 #include "daemon/broker/desk.h"
 #include "daemon/broker/grants.h"
 #include "daemon/broker/memory.h"
+#include "daemon/broker/placement.h"
 #include "daemon/broker/places.h"
 #include "daemon/broker/tenants.h"
 
@@ -52,29 +53,53 @@ class Broker : private Follower {
   Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now) {
     return tenants_.tenant_for(name, limits, now);
   }
-  // `nvshare run` makes a tenant and keeps it. An error when the name cannot be had.
+  // `nvshare run` makes a tenant, as a part of `parent`, and keeps it. The same user takes over a
+  // run of this name that has lost its keeper; these limits hold then. An error when the name
+  // cannot be had.
   Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now,
                              wire::Backend backend = wire::Backend::Default,
-                             bool oversubscribes = false) {
-    return tenants_.begin_run(name, limits, now, backend, oversubscribes);
+                             bool oversubscribes = false,
+                             std::optional<TenantId> parent = std::nullopt) {
+    return tenants_.begin_run(name, limits, now, backend, oversubscribes, parent);
   }
-  void end_run(TenantId tenant, Time now) { tenants_.end_run(tenant, now); }
+  // Chooses GPUs for the run as it asks, and says so in `welcome` (RunPlacer).
+  void place_run(TenantId tenant, const wire::RunBegin& begin, wire::Welcome& welcome) {
+    run_placer_.place(tenant, begin, accept_claimed_, welcome);
+  }
+  // Its keeper is gone. An `occupied` run stays until set_vacant(): processes of it are left.
+  void end_run(TenantId tenant, Time now, bool occupied = false) {
+    tenants_.end_run(tenant, now, occupied);
+  }
+  void set_vacant(TenantId tenant, Time now) { tenants_.set_vacant(tenant, now); }
   const TenantRecord* find_tenant(std::string_view name) const {
     return tenants_.find_tenant(name);
   }
-  // What all its processes together have there.
+  // What all its processes, and those of its parts, together have there.
   Bytes allocated_by(const TenantRecord& tenant, GpuId gpu) const {
     return accounts_.allocated_by(tenant, gpu);
   }
-  Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now) {
-    return tenants_.set_limits(tenant, limits, now);
+  // What a program of the tenant sees of limits and of memory in use.
+  Accounts::Shown memory_shown(TenantId tenant, GpuId gpu) const {
+    return accounts_.shown_to(tenant, gpu);
   }
+  // GPU time that each tenant has used so far, with all its parts.
+  std::map<TenantId, Duration> bills() const { return tenants_.bills(); }
+  // A reason for people.
+  std::string text_of(const core::Reason& reason) const { return desk_.text_of(reason); }
+  // An error for a limit above one of a level above the tenant.
+  // `within_parents`: limits above those of a tenant around it are refused. They would not hold.
+  Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now,
+                          bool within_parents = true) {
+    return tenants_.set_limits(tenant, limits, now, within_parents);
+  }
+  // Whether the tenant stays without processes, because somebody has set its limits. No run does.
+  void keep(TenantId tenant, bool kept) { tenants_.keep(tenant, kept); }
   Result<void> set_paused(TenantId tenant, bool paused, Time now) {
     return tenants_.set_paused(tenant, paused, now);
   }
-  // Puts the tenant to sleep, or wakes it; `hold`: its own work does not wake it. False when it
-  // sleeps, or is awake, already. A sleeper can be held afterwards. Without `hold` a tenant that
-  // has work stays awake: core().sleep_of() says.
+  // Puts the tenant and its parts to sleep, or wakes them; `hold`: work does not wake them. False
+  // when all of them sleep, or are awake, already. A sleeper can be held afterwards. Without
+  // `hold` a tenant that has work stays awake: core().sleep_of() says.
   Result<bool> set_asleep(TenantId tenant, bool asleep, bool hold, Time now) {
     return tenants_.set_asleep(tenant, asleep, hold, now);
   }
@@ -111,7 +136,7 @@ class Broker : private Follower {
   const core::Core& core() const { return desk_.core(); }
   const Trace& trace() const { return desk_.trace; }
   const std::map<ClientId, ClientRecord>& clients() const { return desk_.clients; }
-  const std::map<TenantId, TenantRecord>& tenants() const { return desk_.tenants; }
+  const TenantMap& tenants() const { return desk_.tenants; }
   const std::map<GpuId, GpuRecord>& gpus() const { return desk_.gpus; }
 
   static constexpr int kMostClaimedGpus = 16;
@@ -130,7 +155,8 @@ class Broker : private Follower {
   Places places_{desk_};
   Memory memory_{desk_, accounts_, credit_, places_};
   Grants grants_{desk_};
-  Tenants tenants_{desk_, credit_, grants_};
+  Tenants tenants_{desk_, accounts_, credit_, grants_};
+  RunPlacer run_placer_{desk_};
   wire::Backend backend_ = wire::Backend::Swap;
   bool scheduling_ = true;
   bool accept_claimed_ = false;

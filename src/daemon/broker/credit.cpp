@@ -72,12 +72,17 @@ void Credit::note_credit(ClientRecord& client, bool movable, std::uint64_t said,
 void Credit::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
   core::MemoryChanged asked = client.memory.grown(client.id, bytes, {}, movable, false);
   asked.resident = core_.view(client.id)->resident;
+  const auto room = *core_.memory_room(client.id);
+  const auto before = *core_.view(client.id);
   auto taken = desk_.decide(asked, now);
+  std::string why;
+  if (!taken) why = taken.error().message; else for (const auto& d : *taken) { why += std::to_string(d.action.index()) + " " + core_.text_of(d.reason) + "; "; }
   client.memory.grow(bytes, {}, movable, true);
   if (taken) desk_.follow(std::move(*taken), now);
   const core::ClientView view = *core_.view(client.id);
   const core::MemoryAccount& memory = client.memory;
   if (view.allocated == memory.counted() && view.resident == memory.counted_resident()) return;
+  std::fprintf(stderr, "bytes %ld movable %d room limit %ld gpu %ld easily %ld host %ld | before alloc %ld res %ld | view alloc %ld res %ld counted %ld cres %ld | %s\n", bytes.count, movable, room.limit.count, room.gpu.count, room.easily.count, room.host.count, before.allocated.count, before.resident.count, view.allocated.count, view.resident.count, memory.counted().count, memory.counted_resident().count, why.c_str());
   log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
   const auto found = step(memory.found(client.id, false), now);
   if (!found) log_.error("memory_not_booked", {{"reason", found.error().message}});
@@ -107,7 +112,7 @@ void Credit::revoke_if_near(ClientRecord& client, Bytes bytes, Time now) {
 
 // --- handing it out ----------------------------------------------------------------------------
 
-// Nobody else of its tenant has credit.
+// No other client below the same limits has credit.
 Bytes Credit::room_within_limits(const ClientRecord& client) const {
   return core_.memory_room(client.id)->limit - client.memory.credit_left();
 }
@@ -121,11 +126,11 @@ Bytes Credit::room_to_lend(const ClientRecord& client) const {
   return room;
 }
 
-// Alone in its tenant, so that it knows what the tenant has; and with all of its memory in place,
-// where it is to stay.
+// Alone in its tenant and below every limit of a level, so that it knows what the tenant has and
+// what is left under the limits; and with all of its memory in place, where it is to stay.
 bool Credit::may_have_credit(const ClientRecord& client) const {
-  const TenantRecord& tenant = tenants_.at(client.tenant);
-  const auto here = std::count_if(tenant.clients.begin(), tenant.clients.end(),
+  const auto below = clients_below(tenants_, limited_level(tenants_, client.tenant));
+  const auto here = std::count_if(below.begin(), below.end(),
                                   [&](ClientId id) { return clients_.at(id).gpu == client.gpu; });
   const core::ClientView view = *core_.view(client.id);
   const bool stops =

@@ -51,6 +51,10 @@ void Desk::note(const ClientRecord& client, std::string_view event,
   trace.add(event, tenants.at(client.tenant).is.name, client.id.value, fields);
 }
 
+std::string Desk::text_of(const core::Reason& reason) const {
+  return core().text_of(reason);
+}
+
 void Desk::disconnect(const ClientRecord& client, std::string_view why) {
   log.warn("client_disconnected", {{"client", client.id.value},
                                    {"tenant", tenants.at(client.tenant).is.name},

@@ -9,6 +9,7 @@
 #include "core/core.h"
 #include "daemon/broker/records.h"
 #include "daemon/broker/trace.h"
+#include "daemon/broker/tree.h"
 #include "daemon/log.h"
 #include "wire/messages.h"
 
@@ -64,13 +65,15 @@ class Desk {
   void note(const ClientRecord& client, std::string_view event,
             std::initializer_list<Field> fields);
   void disconnect(const ClientRecord& client, std::string_view why);
+  // A reason for people: the one place where its text is made.
+  std::string text_of(const core::Reason& reason) const;
 
   Outbox& outbox;
   Log& log;
   Trace trace;
   Due due;
   std::map<ClientId, ClientRecord> clients;
-  std::map<TenantId, TenantRecord> tenants;
+  TenantMap tenants;
   std::map<GpuId, GpuRecord> gpus;
 
  private:
@@ -108,7 +111,7 @@ class Owner {
   Log& log_;
   Due& due_;
   std::map<ClientId, ClientRecord>& clients_;
-  std::map<TenantId, TenantRecord>& tenants_;
+  TenantMap& tenants_;
   std::map<GpuId, GpuRecord>& gpus_;
 };
 

@@ -29,9 +29,10 @@ Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wa
 void Grants::set_wants(ClientRecord& client, bool wants, Time now) {
   if (client.turn.wants == wants) return;
   client.turn.wants = wants;
-  TenantRecord& tenant = tenants_.at(client.tenant);
-  if (wants && tenant.wanting++ == 0) tenant.wanting_since = now;
-  if (!wants && --tenant.wanting == 0) tenant.wanted += now - tenant.wanting_since;
+  for_each_level(tenants_, client.tenant, [&](TenantRecord& tenant) {
+    if (wants && tenant.wanting++ == 0) tenant.wanting_since = now;
+    if (!wants && --tenant.wanting == 0) tenant.wanted += now - tenant.wanting_since;
+  });
 }
 
 void Grants::take(ClientRecord& client, const wire::RequestGrant&, Time now) {
@@ -80,7 +81,7 @@ void Grants::act(const core::Grant& grant, const core::Reason& why, Time now) {
   client->page->scheduler.grant = message.grant;
   outbox_.send(client->id, message.header);
   note(*client, "grant",
-       {{"grant", message.grant}, {"budget", message.budget}, {"reason", core::to_text(why)}});
+       {{"grant", message.grant}, {"budget", message.budget}, {"reason", desk_.text_of(why)}});
 }
 
 void Grants::act(const core::Drop& drop, const core::Reason& why) {
@@ -89,7 +90,7 @@ void Grants::act(const core::Drop& drop, const core::Reason& why) {
   auto message = wire::make<wire::Drop>();
   message.grant = client->turn.grant->number;
   outbox_.send(client->id, message.header);
-  note(*client, "drop", {{"grant", message.grant}, {"reason", core::to_text(why)}});
+  note(*client, "drop", {{"grant", message.grant}, {"reason", desk_.text_of(why)}});
 }
 
 void Grants::act(const core::Overdue& overdue, const core::Reason& why) {
@@ -98,7 +99,7 @@ void Grants::act(const core::Overdue& overdue, const core::Reason& why) {
   log_.warn("client_overdue", {{"client", client->id.value},
                                {"tenant", tenants_.at(client->tenant).is.name},
                                {"pid", client->pid},
-                               {"reason", core::to_text(why)},
+                               {"reason", desk_.text_of(why)},
                                {"ended", overdue.end ? 1 : 0}});
   if (overdue.end) outbox_.end(client->id);
 }
@@ -160,8 +161,8 @@ wire::Watch watch_of(std::size_t clients_on_gpu, const core::Limits& limits, boo
 void Grants::update_watch(const GpuRecord& gpu, std::optional<ClientId> not_told) {
   for (const ClientId id : gpu.clients) {
     ClientRecord& client = clients_.at(id);
-    const TenantRecord& tenant = tenants_.at(client.tenant);
-    const wire::Watch watch = watch_of(gpu.clients.size(), tenant.limits, tenant.paused);
+    const wire::Watch watch = watch_of(gpu.clients.size(), tightest_limits(tenants_, client.tenant),
+                                       is_paused(tenants_, client.tenant));
     client.page->scheduler.watch = static_cast<std::uint64_t>(watch);
     if (client.turn.watch == watch) continue;
     client.turn.watch = watch;

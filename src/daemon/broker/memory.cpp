@@ -32,8 +32,18 @@ void Memory::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
   auto message = wire::make<wire::Shortage>();
   message.asked = std::min(asked, kMost);
   message.used = static_cast<std::uint64_t>(accounts_.allocated_by(tenant, gpu).count);
-  const bool by_tenant = tenant.limits.memory && !refusal.by_own_limit;
-  message.limit = by_tenant ? static_cast<std::uint64_t>(tenant.limits.memory->count) : 0;
+  const auto binding = accounts_.binding_level(tenant.id, gpu);
+  if (binding && !refusal.by_own_limit) {
+    const TenantRecord& level = tenants_.at(*binding);
+    const auto limit = static_cast<std::uint64_t>(level.limits.memory->count);
+    if (level.id == tenant.id) {
+      message.limit = limit;
+    } else {
+      message.level_limit = limit;
+      message.level_used = static_cast<std::uint64_t>(accounts_.allocated_by(level, gpu).count);
+      wire::put_text(message.level, sizeof message.level, level.is.name.c_str());
+    }
+  }
   message.gpu = tenant.oversubscribes ? 0 : static_cast<std::uint64_t>(gpus_.at(gpu).total.count);
   wire::put_text(message.reason, sizeof message.reason, refusal.why.c_str());
   outbox_.tell_run(tenant.id, message.header);
@@ -42,7 +52,7 @@ void Memory::tell_shortage(TenantRecord& tenant, GpuId gpu, std::uint64_t asked,
 void Memory::refuse(ClientRecord& client, const wire::MemoryRequest& message,
                     const Refusal& refusal) {
   TenantRecord& tenant = tenants_.at(client.tenant);
-  ++tenant.refused;
+  for_each_level(tenants_, client.tenant, [](TenantRecord& level) { ++level.refused; });
   ++client.refusals.count;
   client.refusals.last = refusal.why;
   client.refusals.for_host = refusal.for_host;
@@ -112,7 +122,7 @@ void Memory::grow(ClientRecord& client, const wire::MemoryRequest& message, bool
     const Bytes allowed = std::max(Bytes{0}, refused->allowed - client.memory.counted());
     const core::Why why = decision.reason.why;
     return refuse_it({.allowed = allowed,
-                      .why = core::to_text(decision.reason),
+                      .why = desk_.text_of(decision.reason),
                       .by_own_limit = why == core::Why::OwnLimitExceeded,
                       .for_host = why == core::Why::NoHostMemory});
   }
@@ -154,7 +164,7 @@ void Memory::act(const core::MemoryWithdrawn& withdrawn, const core::Reason& why
     auto message = wire::make<wire::MemoryRequest>();
     message.request = one.number;
     message.bytes = static_cast<std::uint64_t>(one.bytes.count);
-    refuse(*client, message, {Bytes{0}, core::to_text(why)});
+    refuse(*client, message, {Bytes{0}, desk_.text_of(why)});
   }
   accounts_.show_allocated(client->tenant, client->gpu);
 }
@@ -188,7 +198,7 @@ void Memory::order(ClientId id, bool out, Bytes bytes, const core::Reason& why, 
   if (told == Bytes{}) return;
   due_.arena = true;
   note(*client, out ? "swap_out" : "swap_in",
-       {{"order", number}, {"bytes", bytes.count}, {"reason", core::to_text(why)}});
+       {{"order", number}, {"bytes", bytes.count}, {"reason", desk_.text_of(why)}});
   const auto send = [&](auto message) {
     message.order = number;
     message.bytes = static_cast<std::uint64_t>(told.count);
@@ -226,7 +236,7 @@ void Memory::take(ClientRecord& client, const wire::MemoryMoved& message, Time n
   if (!event) return disconnect(client, event.error().message);
   const Moves moves{report.out, report.in, report.copied, report.took};
   client.moves += moves;
-  tenants_.at(client.tenant).moves += moves;
+  for_each_level(tenants_, client.tenant, [&](TenantRecord& level) { level.moves += moves; });
   gpus_.at(client.gpu).moves += moves;
   note(client, "moved",
        {{"out", report.out.count},

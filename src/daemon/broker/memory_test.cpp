@@ -365,6 +365,54 @@ TEST(Shortage, TheLimitOfAProcessIsNamed) {
   EXPECT_EQ(t.broker.clients().at(client).refusals.count, 1u);
 }
 
+TEST(Shortage, TheLimitOfALevelAboveIsNamed) {
+  TestBroker t;
+  const core::Limits limits{.memory = gib(4)};
+  const TenantId user = *t.broker.tenant_for({TenantKind::User, "user-1000", 1000}, limits, t.now);
+  const auto run = [&](const char* name, const core::Limits& own) {
+    return *t.broker.begin_run({TenantKind::Run, name, 1000}, own, t.now, wire::Backend::Default,
+                               false, user);
+  };
+  const TenantId one = run("one", {});
+  const TenantId two = run("two", {.memory = gib(2)});
+  ASSERT_TRUE(t.ask(t.join(one), gib(3)));
+  const ClientId client = t.join(two);
+  EXPECT_FALSE(t.ask(client, mib(1536)));
+  const auto& told = t.outbox.shortages[two];
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].limit, 0u) << "an older run would propose to raise its own";
+  EXPECT_STREQ(told[0].level, "user-1000");
+  EXPECT_EQ(told[0].level_used, static_cast<std::uint64_t>(gib(3).count));
+  EXPECT_EQ(told[0].level_limit, static_cast<std::uint64_t>(gib(4).count));
+  ASSERT_TRUE(t.broker.set_limits(user, {.memory = gib(8)}, t.now));
+  EXPECT_FALSE(t.ask(client, gib(3)));
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_STREQ(told[1].level, "") << "its own limit is tighter now";
+  EXPECT_EQ(told[1].limit, static_cast<std::uint64_t>(gib(2).count));
+  EXPECT_EQ(told[1].level_limit, 0u);
+}
+
+TEST(OwnLimit, ProcessesOfATenantSeeWhatTheyHaveOfItTogether) {
+  TestBroker t;
+  const TenantId tenant = t.tenant("train", {});
+  auto hello = TestBroker::hello();
+  const ClientId without = t.join(tenant, hello);
+  hello.memory_limit = static_cast<std::uint64_t>(gib(4).count);
+  const ClientId one = t.join(tenant, hello);
+  const ClientId two = t.join(tenant, hello);
+  const ClientId other = t.join(t.tenant("other", {}), hello);
+  ASSERT_TRUE(t.ask(without, gib(1)));
+  ASSERT_TRUE(t.ask(one, gib(1)));
+  ASSERT_TRUE(t.ask(two, gib(2)));
+  ASSERT_TRUE(t.ask(other, gib(3)));
+  EXPECT_EQ(t.page(one).own_allocated, static_cast<std::uint64_t>(gib(3).count));
+  EXPECT_EQ(t.page(two).own_allocated, static_cast<std::uint64_t>(gib(3).count));
+  EXPECT_EQ(t.page(without).own_allocated, 0u);
+  EXPECT_EQ(t.page(other).own_allocated, static_cast<std::uint64_t>(gib(3).count));
+  t.broker.leave(two, t.now);
+  EXPECT_EQ(t.page(one).own_allocated, static_cast<std::uint64_t>(gib(1).count));
+}
+
 TEST(SwappingBackend, NativeMemoryIsPinnedWhateverTheProgramSays) {
   TestBroker t;
   const auto tenant =

@@ -1,14 +1,15 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/units.h"
+#include "base/uuid.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/memory_account.h"
@@ -22,14 +23,8 @@ using core::ClientId;
 using core::GpuId;
 using core::TenantId;
 
-using Uuid = std::array<std::uint8_t, 16>;
-
 enum class TenantKind { Run, Container, User };
 std::string_view name_of(TenantKind kind);
-
-// "GPU-01234567-...", as NVML and the driver write it; nothing when the text is no such thing.
-std::string to_text(const Uuid& uuid);
-std::optional<Uuid> parse_uuid(std::string_view text);
 
 // A text field of a message, as far as it is printable.
 std::string printable(const char* field, std::size_t size);
@@ -73,22 +68,33 @@ struct Refusals {
   bool for_host = false;  // the last one: for want of host memory
 };
 
+// Where a run was put.
+struct RunPlacement {
+  std::vector<GpuId> gpus;  // in its programs' order; none: nowhere in particular
+  std::string why;
+  bool awaited = false;  // its first client has not come: the run counts as a program there
+};
+
 struct TenantRecord {
   TenantId id;
   TenantName is;
   core::Limits limits;
   wire::Backend backend = wire::Backend::Default;  // of its programs; Default: as configured
   bool oversubscribes = false;                     // its programs may be larger than their GPU
+  RunPlacement placed;
   Moves moves;
-  std::uint64_t refused = 0;   // requests for memory, of all its programs ever
+  std::uint64_t refused = 0;   // requests for memory, of all its programs and parts ever
   bool shortage_told = false;  // its run knows that memory was refused, under the present limit
   bool paused = false;
-  bool open = false;  // its run is still connected
-  bool kept = false;  // somebody has set its limits: they are not forgotten
-  std::set<ClientId> clients;
+  bool open = false;               // its run is still connected
+  bool occupied = false;           // its run is not, and processes are left in the run's cgroup
+  bool kept = false;               // somebody has set its limits: they are not forgotten
+  std::optional<TenantId> parent;  // none: at the top
+  std::set<TenantId> parts;
+  std::set<ClientId> clients;  // not those of its parts
   Time since{};
   Time empty_since{};
-  int wanting = 0;                  // clients that have work to do
+  int wanting = 0;                  // clients that have work to do, also of its parts
   Time wanting_since{};             // while there are any
   Duration wanted{};                // before that
   Duration debt{};                  // on the GPU where it has most of it
@@ -162,6 +168,7 @@ struct ClientRecord {
   std::uint64_t messages = 0;   // that it has sent
   core::MemoryAccount memory;   // all that it has on the GPU
   bool oversubscribes = false;  // it may have more than the GPU
+  bool has_own_limit = false;   // NVSHARE_GPU_MEMORY_LIMIT
   std::deque<WaitingRequest> waiting;
   Moves moves;
   Refusals refusals;

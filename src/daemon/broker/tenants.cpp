@@ -19,22 +19,26 @@ const TenantRecord* Tenants::find_tenant(std::string_view name) const {
   return nullptr;
 }
 
-Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits& limits, Time now) {
+Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits& limits,
+                                     std::optional<TenantId> parent, Time now) {
   if (tenants_.size() >= kMostTenants && !make_room(now)) {
     return Error{"the scheduler serves too many tenants"};
   }
   const TenantId id{next_tenant_};
-  const auto added = step(core::TenantAdded{id, name.name, limits}, now);
+  const auto added = step(core::TenantAdded{id, name.name, limits, parent}, now);
   if (!added) return added.error();
   ++next_tenant_;
   TenantRecord& tenant = tenants_[id];
   tenant.id = id;
   tenant.is = name;
   tenant.limits = limits;
+  tenant.parent = parent;
+  if (parent) tenants_.at(*parent).parts.insert(id);
   tenant.since = tenant.empty_since = now;
   tenant.samples = {{.at = now}};
   log_.info("tenant_added", {{"tenant", name.name},
                              {"kind", name_of(name.kind)},
+                             {"parent", parent ? tenants_.at(*parent).is.name : ""},
                              {"cores", limits.core_percent},
                              {"memory", limits.memory ? limits.memory->count : 0},
                              {"uid", name.uid}});
@@ -46,33 +50,59 @@ Result<TenantId> Tenants::tenant_for(const TenantName& name, const core::Limits&
     if (known->is.kind == name.kind) return known->id;
     return Error{fmt::format("the name '{}' is taken", name.name)};
   }
-  return add_tenant(name, limits, now);
+  return add_tenant(name, limits, std::nullopt, now);
 }
 
+// --- runs --------------------------------------------------------------------------------------
+
 Result<TenantId> Tenants::begin_run(const TenantName& name, const core::Limits& limits, Time now,
-                                    wire::Backend backend, bool oversubscribes) {
-  if (find_tenant(name.name) != nullptr) {
-    return Error{fmt::format(
-        "the name '{}' is taken by another tenant that runs now: give another with --name",
-        name.name)};
+                                    wire::Backend backend, bool oversubscribes,
+                                    std::optional<TenantId> parent) {
+  Result<TenantId> id = Error{};
+  if (const TenantRecord* known = find_tenant(name.name)) {
+    const bool its_own = known->is.kind == TenantKind::Run && known->is.uid == name.uid;
+    if (!its_own || known->open || known->parent != parent) {
+      return Error{fmt::format(
+          "the name '{}' is taken by another tenant that runs now: give another with --name",
+          name.name)};
+    }
+    id = known->id;
+    const auto changed = change_limits(tenants_.at(*id), limits, now);
+    if (!changed) return changed.error();
+    log_.info("run_taken_over", {{"tenant", name.name}});
+  } else {
+    id = add_tenant(name, limits, parent, now);
   }
-  const auto id = add_tenant(name, limits, now);
   if (!id) return id;
-  tenants_.at(*id).open = true;
-  tenants_.at(*id).backend = backend;
-  tenants_.at(*id).oversubscribes = oversubscribes;
+  TenantRecord& tenant = tenants_.at(*id);
+  tenant.open = true;
+  tenant.occupied = false;
+  tenant.backend = backend;
+  tenant.oversubscribes = oversubscribes;
   return id;
 }
 
-void Tenants::end_run(TenantId id, Time now) {
+void Tenants::end_run(TenantId id, Time now, bool occupied) {
   const auto at = tenants_.find(id);
   if (at == tenants_.end()) return;
   at->second.open = false;
-  if (at->second.clients.empty()) remove(at->second, now);
+  at->second.occupied = occupied;
+  if (is_vacant(at->second)) remove(at->second, now);
 }
 
+void Tenants::set_vacant(TenantId id, Time now) {
+  const auto at = tenants_.find(id);
+  if (at == tenants_.end()) return;
+  at->second.occupied = false;
+  if (at->second.is.kind == TenantKind::Run && is_vacant(at->second)) remove(at->second, now);
+}
+
+// --- when they are forgotten -------------------------------------------------------------------
+
+// The core passes what the part owes to its parent.
 void Tenants::remove(const TenantRecord& tenant, Time now) {
   const TenantId id = tenant.id;
+  const std::optional<TenantId> parent = tenant.parent;
   if (const auto removed = step(core::TenantRemoved{id}, now); !removed) {
     log_.error("tenant_not_removed",
                {{"tenant", tenant.is.name}, {"reason", removed.error().message}});
@@ -80,6 +110,15 @@ void Tenants::remove(const TenantRecord& tenant, Time now) {
   }
   log_.info("tenant_removed", {{"tenant", tenant.is.name}});
   tenants_.erase(id);
+  if (!parent) return;
+  TenantRecord& above = tenants_.at(*parent);
+  above.parts.erase(id);
+  left(above, now);
+}
+
+// Nothing of it is there.
+bool Tenants::is_vacant(const TenantRecord& tenant) {
+  return tenant.clients.empty() && tenant.parts.empty() && !tenant.open && !tenant.occupied;
 }
 
 // Somebody has said that it is not to run: paused, or asleep until it is woken.
@@ -89,7 +128,7 @@ bool Tenants::is_held(const TenantRecord& tenant) const {
 }
 
 bool Tenants::in_use(const TenantRecord& tenant, Time now) const {
-  if (!tenant.clients.empty() || tenant.open || tenant.kept || is_held(tenant)) return true;
+  if (!is_vacant(tenant) || tenant.kept || is_held(tenant)) return true;
   const Duration pays_off = tenant.debt * 100 / tenant.limits.core_percent;
   return tenant.is.kind != TenantKind::Run &&
          now - tenant.empty_since < std::max(kTenantLingers, pays_off);
@@ -100,7 +139,7 @@ bool Tenants::in_use(const TenantRecord& tenant, Time now) const {
 bool Tenants::make_room(Time now) {
   const TenantRecord* oldest = nullptr;
   for (const auto& [id, tenant] : tenants_) {
-    if (!tenant.clients.empty() || tenant.open || tenant.kept || is_held(tenant)) continue;
+    if (!is_vacant(tenant) || tenant.kept || is_held(tenant)) continue;
     if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
   }
   if (oldest == nullptr) return false;
@@ -110,37 +149,53 @@ bool Tenants::make_room(Time now) {
 
 void Tenants::forget_unused(Time now) {
   for (auto at = tenants_.begin(); at != tenants_.end();) {
-    const TenantRecord& tenant = (at++)->second;
+    const TenantRecord& tenant = (at++)->second;  // a parent that goes with it lies before it
     if (!in_use(tenant, now)) remove(tenant, now);
   }
 }
 
 void Tenants::left(TenantRecord& tenant, Time now) {
   tenant.empty_since = now;
-  if (tenant.is.kind == TenantKind::Run && !tenant.open && tenant.clients.empty()) {
-    remove(tenant, now);
-  }
+  if (tenant.is.kind == TenantKind::Run && is_vacant(tenant)) remove(tenant, now);
 }
 
 // --- what people say ---------------------------------------------------------------------------
 
-Result<void> Tenants::set_limits(TenantId id, const core::Limits& limits, Time now) {
+Result<void> Tenants::set_limits(TenantId id, const core::Limits& limits, Time now,
+                                 bool within_parents) {
   const auto at = tenants_.find(id);
   if (at == tenants_.end()) return Error{"there is no such tenant"};
   TenantRecord& tenant = at->second;
-  for (const ClientId client : tenant.clients) credit_.revoke(clients_.at(client), now);
-  if (limits.core_percent != tenant.limits.core_percent) restart_share(tenant, now);
-  if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
-  if (limits.memory != tenant.limits.memory) tenant.shortage_told = false;
-  tenant.limits = limits;
+  const auto good = check_part(tenants_, tenant.parent, limits, tenant.limits);
+  if (within_parents && !good) return good.error();
+  if (const auto changed = change_limits(tenant, limits, now); !changed) return changed.error();
   tenant.kept = tenant.is.kind != TenantKind::Run;
+  return {};
+}
+
+Result<void> Tenants::change_limits(TenantRecord& tenant, const core::Limits& limits, Time now) {
+  const TenantId id = tenant.id;
+  for (const ClientId client : clients_below(tenants_, id)) {
+    credit_.revoke(clients_.at(client), now);
+  }
+  if (limits.core_percent != tenant.limits.core_percent) restart_shares(id, now);
+  if (const auto taken = step(core::LimitsChanged{id, limits}, now); !taken) return taken.error();
+  if (limits.memory != tenant.limits.memory) {
+    for (const TenantId one : tenants_below(tenants_, id)) tenants_.at(one).shortage_told = false;
+  }
+  tenant.limits = limits;
   log_.info("limits_changed", {{"tenant", tenant.is.name},
                                {"cores", limits.core_percent},
                                {"memory", limits.memory ? limits.memory->count : 0},
                                {"priority", limits.priority}});
-  show_limits(tenant);
+  show_limits(id);
   grants_.update_watch();
   return {};
+}
+
+void Tenants::keep(TenantId id, bool kept) {
+  const auto at = tenants_.find(id);
+  if (at != tenants_.end() && at->second.is.kind != TenantKind::Run) at->second.kept = kept;
 }
 
 Result<void> Tenants::set_paused(TenantId id, bool paused, Time now) {
@@ -149,38 +204,51 @@ Result<void> Tenants::set_paused(TenantId id, bool paused, Time now) {
   if (at->second.paused == paused) return {};
   if (const auto taken = step(core::TenantPaused{id, paused}, now); !taken) return taken.error();
   at->second.paused = paused;
-  restart_share(at->second, now);
+  restart_shares(id, now);
   log_.info(paused ? "tenant_paused" : "tenant_resumed", {{"tenant", at->second.is.name}});
   grants_.update_watch();
   return {};
 }
 
+// The core has sleep of each tenant alone, so a parent's is that of all its parts.
 Result<bool> Tenants::set_asleep(TenantId id, bool asleep, bool hold, Time now) {
-  const auto at = tenants_.find(id);
-  if (at == tenants_.end()) return Error{"there is no such tenant"};
+  if (!tenants_.contains(id)) return Error{"there is no such tenant"};
   // What has been allocated without asking would wake it when it is noticed.
-  for (const ClientId client : at->second.clients) credit_.revoke(clients_.at(client), now);
-  const auto sleep = core_.sleep_of(id);
-  const bool same = asleep ? sleep && (sleep->hold || !hold) : !sleep;
-  if (same) return false;
-  const auto taken = step(core::TenantSleeps{id, asleep, hold}, now);
-  if (!taken) return taken.error();
-  log_.info(asleep ? "tenant_put_to_sleep" : "tenant_woken",
-            {{"tenant", at->second.is.name}, {"hold", hold ? 1 : 0}});
-  return true;
+  for (const ClientId client : clients_below(tenants_, id)) {
+    credit_.revoke(clients_.at(client), now);
+  }
+  bool changed = false;
+  for (const TenantId one : tenants_below(tenants_, id)) {
+    const TenantRecord& tenant = tenants_.at(one);
+    if (tenant.clients.empty() && !tenant.parts.empty()) continue;
+    const auto sleep = core_.sleep_of(one);
+    const bool same = asleep ? sleep && (sleep->hold || !hold) : !sleep;
+    if (same) continue;
+    if (const auto taken = step(core::TenantSleeps{one, asleep, hold}, now); !taken) {
+      return taken.error();
+    }
+    changed = true;
+    log_.info(asleep ? "tenant_put_to_sleep" : "tenant_woken",
+              {{"tenant", tenant.is.name}, {"hold", hold ? 1 : 0}});
+  }
+  return changed;
 }
 
-void Tenants::show_limits(const TenantRecord& tenant) {
-  auto message = wire::make<wire::Limits>();
-  const std::int64_t memory = tenant.limits.memory ? tenant.limits.memory->count : 0;
-  message.memory_limit = static_cast<std::uint64_t>(memory);
-  message.core_limit = tenant.limits.core_percent;
-  message.priority = tenant.limits.priority;
-  for (const ClientId id : tenant.clients) {
-    wire::Page::FromScheduler& page = clients_.at(id).page->scheduler;
-    page.memory_limit = message.memory_limit;
-    page.core_limit = static_cast<std::uint64_t>(message.core_limit);
-    outbox_.send(id, message.header);
+// To the clients of all parts, too.
+void Tenants::show_limits(TenantId id) {
+  for (const TenantId one : tenants_below(tenants_, id)) {
+    const core::Limits limits = tightest_limits(tenants_, one);
+    auto message = wire::make<wire::Limits>();
+    message.memory_limit = static_cast<std::uint64_t>(limits.memory ? limits.memory->count : 0);
+    message.core_limit = limits.core_percent;
+    message.priority = limits.priority;
+    for (const ClientId client : tenants_.at(one).clients) {
+      wire::Page::FromScheduler& page = clients_.at(client).page->scheduler;
+      page.memory_limit = message.memory_limit;
+      page.core_limit = static_cast<std::uint64_t>(message.core_limit);
+      outbox_.send(client, message.header);
+    }
+    for (const auto& [gpu, record] : gpus_) accounts_.show_allocated(one, gpu);
   }
 }
 
@@ -190,9 +258,9 @@ Duration wanted(const TenantRecord& tenant, Time now) {
   return tenant.wanted + (tenant.wanting > 0 ? now - tenant.wanting_since : Duration::zero());
 }
 
-std::map<TenantId, Duration> bills_of(const core::Snapshot& snapshot) {
+std::map<TenantId, Duration> Tenants::bills() const {
   std::map<TenantId, Duration> all;
-  for (const core::ShareView& share : snapshot.shares) all[share.tenant] += share.billed;
+  for (const core::ShareView& share : core_.snapshot().shares) all[share.tenant] += share.billed;
   return all;
 }
 
@@ -204,10 +272,9 @@ void Tenants::sample(Time now) {
 // Over some seconds, as in one of them there are few turns. Who had nothing to do in the last one,
 // or came to or left a GPU, begins afresh: what it then has is not to look like less, or more.
 void Tenants::sample_shares(Time now) {
-  const core::Snapshot snapshot = core_.snapshot();
-  std::map<TenantId, Duration> used = bills_of(snapshot);
+  std::map<TenantId, Duration> used = bills();
   std::map<TenantId, Duration> debts;
-  for (const core::ShareView& share : snapshot.shares) {
+  for (const core::ShareView& share : core_.snapshot().shares) {
     debts[share.tenant] = std::max(debts[share.tenant], share.debt);
   }
   for (auto& [id, tenant] : tenants_) {
@@ -232,15 +299,22 @@ void Tenants::sample_shares(Time now) {
 // Its limit holds on each of them.
 int Tenants::gpus_used(const TenantRecord& tenant) const {
   std::set<GpuId> gpus;
-  for (const ClientId id : tenant.clients) gpus.insert(clients_.at(id).gpu);
+  for (const ClientId id : clients_below(tenants_, tenant.id)) gpus.insert(clients_.at(id).gpu);
   return std::max(1, static_cast<int>(gpus.size()));
 }
 
-void Tenants::restart_share(TenantRecord& tenant, Time now) {
+// In the whole tree, because the sum of the parts would not be their parent's share otherwise: some
+// would be of the time before the change.
+void Tenants::restart_shares(TenantId id, Time now) {
   grants_.read_all_meters(now);
-  tenant.samples = {
-      {now, bills_of(core_.snapshot())[tenant.id], wanted(tenant, now), gpus_used(tenant)}};
-  tenant.share_percent.reset();  // until there is one
+  std::map<TenantId, Duration> used = bills();
+  TenantId top = id;
+  for_each_level(tenants_, id, [&](const TenantRecord& level) { top = level.id; });
+  for (const TenantId one : tenants_below(tenants_, top)) {
+    TenantRecord& tenant = tenants_.at(one);
+    tenant.samples = {{now, used[one], wanted(tenant, now), gpus_used(tenant)}};
+    tenant.share_percent.reset();  // until there is one
+  }
 }
 
 }  // namespace nvshare::daemon

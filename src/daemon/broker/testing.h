@@ -103,8 +103,10 @@ inline core::Config quick() {
 }
 
 struct TestBroker {
-  explicit TestBroker(const core::Config& config = {}, Bytes memory = gib(16))
-      : log(Level::Info, [this](std::string_view line) { lines += line; }),
+  explicit TestBroker(const core::Config& config = {}, Bytes memory = gib(16),
+                      Time start = Time{1s})
+      : now(start),
+        log(Level::Info, [this](std::string_view line) { lines += line; }),
         broker(config, now, outbox, log) {
     EXPECT_TRUE(broker.add_gpu(kTestGpu, "Test GPU", memory, now));
     broker.places().set_arena(arena);
@@ -228,7 +230,7 @@ struct TestBroker {
     return {};
   }
 
-  Time now{1s};
+  Time now;
   std::string lines;
   FakeOutbox outbox;
   // As if it had been given a while ago.

@@ -211,7 +211,7 @@ void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<i
                              Time now) {
   Duration billed{};
   for (const core::ShareView& share : broker_.core().snapshot().shares) {
-    if (share.gpu == id) billed += share.billed;
+    if (share.gpu == id && !share.is_part) billed += share.billed;
   }
   int seen = 0;
   for (const auto& [pid, percent] : sample.busy) seen += clients.contains(pid) ? percent : 0;

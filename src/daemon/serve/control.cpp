@@ -14,6 +14,8 @@
 
 #include "base/suggest.h"
 #include "config/backend.h"
+#include "daemon/serve/request.h"
+#include "daemon/serve/tenant_sums.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -22,33 +24,8 @@ using json = nlohmann::ordered_json;
 
 constexpr std::size_t kLinesInOne = 1000;  // of the trace, in an answer
 
-std::optional<std::string> text_in(const json& request, const char* key) {
-  const auto at = request.find(key);
-  if (at == request.end() || !at->is_string()) return std::nullopt;
-  return at->get<std::string>();
-}
-
 json of(const std::optional<Bytes>& bytes) {
   return bytes ? json(bytes->count) : json(nullptr);
-}
-
-// A whole number from `low` to `high`, if the key is there.
-Result<std::optional<std::int64_t>> number_in(const json& request, const char* key,
-                                              std::int64_t low, std::int64_t high) {
-  const auto at = request.find(key);
-  if (at == request.end()) return std::optional<std::int64_t>{};
-  const auto wrong = [&] {
-    return Error{
-        fmt::format("{}: {} is not a whole number from {} to {}", key, at->dump(), low, high)};
-  };
-  if (!at->is_number_integer()) return wrong();
-  if (at->is_number_unsigned() &&
-      at->get<std::uint64_t>() > static_cast<std::uint64_t>(std::max<std::int64_t>(high, 0))) {
-    return wrong();
-  }
-  const auto value = at->get<std::int64_t>();
-  if (value < low || value > high) return wrong();
-  return std::optional(value);
 }
 
 // Whether who waits for memory for this reason gets it in its turn, with nobody's help.
@@ -72,7 +49,7 @@ struct Control::Json {
   Json(Control& of, Time at) : control(of), now(at) {
     broker().settle(now);
     snapshot = broker().core().snapshot();
-    bills = bills_of(snapshot);
+    bills = broker().bills();
   }
 
   Control& control;
@@ -85,7 +62,10 @@ struct Control::Json {
   Result<const TenantRecord*> tenant_named(const json& request) const {
     const auto name = text_in(request, "name");
     if (!name) return Error{"\"name\" is missing"};
-    if (const TenantRecord* found = broker().find_tenant(*name)) return found;
+    if (const TenantRecord* found = control.changes_.find(*name)) return found;
+    if (control.changes_.declared_for(*name)) {
+      return Error{fmt::format("'{}' is declared, and has no process now", *name)};
+    }
     std::vector<std::string_view> names;
     for (const auto& [id, tenant] : broker().tenants()) names.push_back(tenant.is.name);
     return Error{fmt::format("there is no tenant '{}'{}", *name, did_you_mean(*name, names))};
@@ -126,44 +106,65 @@ struct Control::Json {
             {"watch", client.turn.watch == wire::Watch::Free ? "free" : "metered"}};
   }
 
+  static json placed(const TenantRecord& tenant) {
+    if (tenant.placed.gpus.empty()) return nullptr;
+    json gpus = json::array();
+    for (const GpuId gpu : tenant.placed.gpus) gpus.push_back(gpu.value);
+    return {{"gpus", std::move(gpus)}, {"text", placement_text(tenant.placed)}};
+  }
+
+  static json sources(const LimitSources& from) {
+    return {{"cores", name_of(from.cores)},
+            {"memory", name_of(from.memory)},
+            {"priority", name_of(from.priority)}};
+  }
+  json limits_from(const TenantRecord& tenant) const {
+    return sources(control.changes_.limits_of(tenant).from);
+  }
+  static json limits(const core::Limits& limits) {
+    return {{"cores", limits.core_percent},
+            {"memory", of(limits.memory)},
+            {"priority", limits.priority}};
+  }
+
   json tenant(const TenantRecord& tenant) const {
     json processes = json::array();
     const auto used = bills.find(tenant.id);
-    Bytes resident{};
-    Bytes swapped{};
-    Bytes pinned{};
-    Bytes to_leave{};
-    const auto sleep = broker().core().sleep_of(tenant.id);
+    const auto sleep = sleep_of(broker(), tenant);
+    const TenantSums has = sums_of(broker(), tenant);
     for (const ClientId id : tenant.clients) {
       processes.push_back(process(broker().clients().at(id)));
-      const auto view = broker().core().view(id);
-      if (!view) continue;
-      resident += view->resident;
-      swapped += view->allocated - view->resident + broker().clients().at(id).memory.beyond();
-      pinned += view->pinned;
-      if (sleep) to_leave += view->outgoing + view->leaveable;
     }
     return {{"name", tenant.is.name},
             {"kind", name_of(tenant.is.kind)},
+            {"parent",
+             tenant.parent ? json(broker().tenants().at(*tenant.parent).is.name) : json(nullptr)},
             {"uid", tenant.is.uid},
             {"cores", tenant.limits.core_percent},
             {"memory", of(tenant.limits.memory)},
             {"priority", tenant.limits.priority},
+            {"limits_from", limits_from(tenant)},
             {"paused", tenant.paused},
             {"asleep", sleep.has_value()},
             {"hold", sleep && sleep->hold},
             {"asleep_for", sleep ? json((now - sleep->since).count()) : json(nullptr)},
-            {"to_leave", to_leave.count},
+            {"to_leave", has.to_leave.count},
             {"oversubscribe_self", tenant.oversubscribes},
             {"share", tenant.share_percent ? json(*tenant.share_percent) : json(nullptr)},
             {"used", used == bills.end() ? 0 : used->second.count()},
             {"wanting", wanted(tenant, now).count()},
             {"age", (now - tenant.since).count()},
-            {"resident", resident.count},
-            {"swapped", swapped.count},
-            {"pinned", pinned.count},
+            {"allocated", has.allocated.count},
+            {"fullest", has.fullest.count},
+            {"resident", has.resident.count},
+            {"swapped", has.swapped.count},
+            {"beyond", has.beyond.count},
+            {"pinned", has.pinned.count},
+            {"incoming", has.incoming.count},
+            {"outgoing", has.outgoing.count},
             {"moves", moves(tenant.moves)},
             {"refused", tenant.refused},
+            {"placed", placed(tenant)},
             {"processes", std::move(processes)}};
   }
 
@@ -230,7 +231,7 @@ struct Control::Json {
   json gpu(const core::GpuView& view) const {
     const GpuRecord& gpu = broker().gpus().at(view.id);
     return {{"index", view.id.value},
-            {"uuid", to_text(gpu.uuid)},
+            {"uuid", nvshare::to_text(gpu.uuid)},
             {"name", gpu.name},
             {"memory", view.total.count},
             {"memory_used", of(gpu.memory_used)},
@@ -274,6 +275,7 @@ struct Control::Json {
     return json{{"scheduler", std::move(scheduler)},
                 {"gpus", std::move(gpus)},
                 {"tenants", std::move(tenants)},
+                {"declared", control.changes_.declared_absent()},
                 {"foreign", std::move(foreign)}};
   }
 
@@ -289,7 +291,7 @@ struct Control::Json {
           nvshare::to_text(view->outgoing));
     }
     const bool sleeps = reason->why == core::Why::Asleep || reason->why == core::Why::HeldAsleep;
-    return core::to_text(*reason) + (view && sleeps ? remains(*view) : "");
+    return broker().text_of(*reason) + (view && sleeps ? remains(*view) : "");
   }
 
   // What of a sleeper is still on the GPU, and why.
@@ -314,32 +316,51 @@ struct Control::Json {
   }
 
   // That, what it was refused and, after a limit was lowered, that it has more than it may.
-  std::string explained(const TenantRecord& tenant, const ClientRecord& client) const {
+  std::string explained(const ClientRecord& client) const {
     std::string text = state_of(client) + refusals(client);
-    const Bytes used = broker().allocated_by(tenant, client.gpu);
-    if (!tenant.limits.memory || used <= *tenant.limits.memory) return text;
-    const bool movable = client.memory.could_move() > Bytes{};
-    return text + "; " +
-           core::to_text(core::Reason{
-               .why = movable ? core::Why::OverMemoryLimitMovable : core::Why::OverMemoryLimit,
-               .bytes = used,
-               .free = *tenant.limits.memory});
+    for_each_level(broker().tenants(), client.tenant, [&](const TenantRecord& level) {
+      const Bytes used = broker().allocated_by(level, client.gpu);
+      if (!level.limits.memory || used <= *level.limits.memory) return;
+      const bool movable = client.memory.could_move() > Bytes{};
+      core::Reason over{
+          .why = movable ? core::Why::OverMemoryLimitMovable : core::Why::OverMemoryLimit,
+          .bytes = used,
+          .free = *level.limits.memory};
+      if (level.id != client.tenant) over.level = level.id;
+      text += "; " + broker().text_of(over);
+    });
+    return text;
   }
 
+  // Of a user or container that is not there, its declared limits are all that is known.
   Result<json> why(const json& request) const {
     const auto found = tenant_named(request);
+    const auto name = text_in(request, "name");
+    if (const auto will_be = !found && name ? control.changes_.declared_for(*name) : std::nullopt) {
+      return json{{"placed", nullptr},
+                  {"processes", json::array()},
+                  {"host_memory", nullptr},
+                  {"declared", true},
+                  {"limits", limits(will_be->limits)},
+                  {"limits_from", sources(will_be->from)}};
+    }
     if (!found) return found.error();
     json processes = json::array();
     json host_memory;
-    for (const ClientId id : (*found)->clients) {
+    for (const ClientId id : clients_below(broker().tenants(), (*found)->id)) {
       const ClientRecord& client = broker().clients().at(id);
       if (arena_matters(client)) host_memory = arena();
-      processes.push_back({{"pid", client.pid},
+      processes.push_back({{"tenant", broker().tenants().at(client.tenant).is.name},
+                           {"pid", client.pid},
                            {"gpu", client.gpu.value},
                            {"program", client.program},
-                           {"text", explained(**found, client)}});
+                           {"text", explained(client)}});
     }
-    return json{{"processes", std::move(processes)}, {"host_memory", std::move(host_memory)}};
+    return json{{"placed", placed(**found)},
+                {"processes", std::move(processes)},
+                {"host_memory", std::move(host_memory)},
+                {"limits", limits((*found)->limits)},
+                {"limits_from", limits_from(**found)}};
   }
 
   Result<json> trace(const json& request) const {
@@ -361,51 +382,55 @@ struct Control::Json {
                 {"lost", *from ? part.lost : 0}};
   }
 
-  Result<json> limit(const json& request) const {
+  // A tenant to change: a user need not be there yet.
+  Result<TenantId> tenant_to_change(const json& request) const {
+    const auto name = text_in(request, "name");
+    if (name && control.changes_.find(*name) == nullptr) {
+      if (const auto made = control.changes_.make_user(*name, now)) return *made;
+    }
     const auto found = tenant_named(request);
     if (!found) return found.error();
-    core::Limits limits = (*found)->limits;
-    const auto cores = number_in(request, "cores", 1, 100);
-    if (!cores) return cores.error();
-    if (*cores) limits.core_percent = static_cast<int>(**cores);
-    const auto priority =
-        number_in(request, "priority", core::kLowestPriority, core::kHighestPriority);
-    if (!priority) return priority.error();
-    if (*priority) limits.priority = static_cast<int>(**priority);
-    if (const auto at = request.find("memory"); at != request.end() && at->is_null()) {
-      limits.memory.reset();
-    } else {
-      const auto memory = number_in(request, "memory", 1, core::kMostMemory.count);
-      if (!memory) return memory.error();
-      if (*memory) limits.memory = Bytes{**memory};
-    }
-    const TenantId id = (*found)->id;
-    if (const auto set = broker().set_limits(id, limits, now); !set) return set.error();
-    return json{{"tenant", tenant(broker().tenants().at(id))}};
+    return (*found)->id;
+  }
+
+  // What the tenant is then, and whether that outlasts a restart.
+  json changed(TenantId id, bool kept) const {
+    return {{"tenant", tenant(broker().tenants().at(id))}, {"kept", kept}};
+  }
+
+  Result<json> limit(const json& request) const {
+    const auto limits = limits_in(request);
+    if (!limits) return limits.error();
+    const auto reset = flag_in(request, "reset");
+    if (!reset) return reset.error();
+    if (*reset && !limits->empty()) return Error{"\"reset\" goes without new limits"};
+    const auto id = tenant_to_change(request);
+    if (!id) return id.error();
+    const auto kept = *reset ? control.changes_.reset_limits(*id, now)
+                             : control.changes_.set_limits(*id, *limits, now);
+    if (!kept) return kept.error();
+    return changed(*id, *kept);
   }
 
   Result<json> pause(const json& request) const {
-    const auto found = tenant_named(request);
-    if (!found) return found.error();
     const auto paused = request.find("paused");
     if (paused == request.end() || !paused->is_boolean()) {
       return Error{"\"paused\" is to be true or false"};
     }
-    const TenantId id = (*found)->id;
-    const auto set = broker().set_paused(id, paused->get<bool>(), now);
-    if (!set) return set.error();
-    return json{{"tenant", tenant(broker().tenants().at(id))}};
+    const auto id = tenant_to_change(request);
+    if (!id) return id.error();
+    const auto kept = control.changes_.set_paused(*id, paused->get<bool>(), now);
+    if (!kept) return kept.error();
+    return changed(*id, *kept);
   }
 
   Result<json> set_asleep(const json& request, bool asleep) const {
     const auto found = tenant_named(request);
     if (!found) return found.error();
-    const auto hold = request.find("hold");
-    if (hold != request.end() && !hold->is_boolean())
-      return Error{"\"hold\" is to be true or false"};
-    const bool held = hold != request.end() && hold->get<bool>();
+    const auto hold = flag_in(request, "hold");
+    if (!hold) return hold.error();
     const TenantId id = (*found)->id;
-    const auto set = broker().set_asleep(id, asleep, held, now);
+    const auto set = broker().set_asleep(id, asleep, *hold, now);
     if (!set) return set.error();
     return json{{"changed", *set}, {"tenant", tenant(broker().tenants().at(id))}};
   }
@@ -439,28 +464,18 @@ struct Control::Json {
     if (known == nullptr) {
       return Error{fmt::format("there is no setting '{}'{}", *name, suggest_setting(*name))};
     }
-    if (!known->changeable) {
-      return Error{fmt::format("{} cannot change while the scheduler runs", *name)};
-    }
-    Settings changed = control.settings_;
     const std::string text = value->is_string() ? value->get<std::string>() : value->dump();
-    if (const auto good = set_setting(changed, *name, text); !good) return good.error();
-    if (changed.core != control.settings_.core) {
-      if (const auto taken = broker().set_config(changed.core, now); !taken) return taken.error();
-    }
-    control.settings_ = changed;
-    broker().set_backend(changed.memory_backend);
-    control.log_.info("setting_changed", {{"name", *name}, {"value", text}});
-    control.log_.set_level(changed.log_level);
-    return json{{"settings", json::array({setting(*known)})}};
+    const auto kept = control.changes_.set_setting(*known, text, now);
+    if (!kept) return kept.error();
+    return json{{"settings", json::array({setting(*known)})}, {"kept", *kept}};
   }
 
   Result<json> scheduling(const json& request) const {
     const auto on = request.find("on");
     if (on == request.end() || !on->is_boolean()) return Error{"\"on\" is to be true or false"};
-    const auto set = broker().set_scheduling(on->get<bool>(), now);
-    if (!set) return set.error();
-    return json::object();
+    const auto kept = control.changes_.set_scheduling(on->get<bool>(), now);
+    if (!kept) return kept.error();
+    return json{{"kept", *kept}};
   }
 
   Result<json> dispatch(const json& request) const {

@@ -5,6 +5,7 @@
 
 #include "daemon/broker/broker.h"
 #include "daemon/host/gpus.h"
+#include "daemon/serve/changes.h"
 #include "daemon/serve/identity.h"
 #include "daemon/settings.h"
 
@@ -19,8 +20,13 @@ class Control {
     bool is_private = false;
   };
 
-  Control(Broker& broker, Settings& settings, Log& log, const Processes& processes, About about)
-      : broker_(broker), settings_(settings), log_(log), processes_(processes), about_(about) {}
+  Control(Broker& broker, const Settings& settings, Changes& changes, const Processes& processes,
+          About about)
+      : broker_(broker),
+        settings_(settings),
+        changes_(changes),
+        processes_(processes),
+        about_(about) {}
 
   // Where foreign processes are known from; without it there are none to show.
   void set_monitor(const GpuMonitor* monitor) { monitor_ = monitor; }
@@ -32,8 +38,8 @@ class Control {
   struct Json;  // keeps the JSON library out of this header
 
   Broker& broker_;
-  Settings& settings_;
-  Log& log_;
+  const Settings& settings_;
+  Changes& changes_;
   const Processes& processes_;
   About about_;
   const GpuMonitor* monitor_ = nullptr;

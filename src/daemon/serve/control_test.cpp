@@ -1,5 +1,7 @@
 #include "daemon/serve/control.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "daemon/broker/testing.h"
@@ -13,7 +15,7 @@ struct ControlTest : testing::Test {
   ControlTest()
       : tenant(t.tenant("train")),
         client(t.join(tenant)),
-        control(t.broker, settings, t.log, processes, {t.now, true}) {}
+        control(t.broker, settings, changes, processes, {t.now, true}) {}
 
   json ask(const json& request) {
     const json answer = json::parse(control.answer(request.dump(), t.now));
@@ -32,6 +34,10 @@ struct ControlTest : testing::Test {
 
   TestBroker t;
   Settings settings;
+  Kept kept{t.log};
+  Changes changes{t.broker, settings, kept, t.log, [](const std::string& name) {
+                    return name == "alice" ? std::optional<std::uint32_t>(1000) : std::nullopt;
+                  }};
   Processes processes;
   TenantId tenant;
   ClientId client;
@@ -172,6 +178,79 @@ TEST_F(ControlTest, TheTraceHasEveryTurnAndTheLogHasNone) {
             "from: -1 is not a whole number from 0 to 9223372036854775807");
 }
 
+TEST_F(ControlTest, AUserHasWhatItsRunsHave) {
+  const auto user = t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
+  const auto run = t.broker.begin_run({TenantKind::Run, "part", 7}, {}, t.now,
+                                      wire::Backend::Default, false, *user);
+  const ClientId inside = t.join(*run);
+  ASSERT_TRUE(t.ask(inside, gib(1)));
+  const json status = ask({{"op", "status"}});
+  EXPECT_TRUE(status["tenants"][0]["parent"].is_null());
+  const json& above = status["tenants"][1];
+  EXPECT_EQ(above["name"], "user-7");
+  EXPECT_EQ(above["allocated"], gib(1).count);
+  EXPECT_EQ(above["fullest"], gib(1).count);
+  EXPECT_EQ(above["resident"], gib(1).count);
+  EXPECT_TRUE(above["processes"].empty()) << "each process is in one tenant";
+  EXPECT_EQ(status["tenants"][2]["parent"], "user-7");
+  const json why = ask({{"op", "why"}, {"name", "user-7"}})["processes"];
+  ASSERT_EQ(why.size(), 1u);
+  EXPECT_EQ(why[0]["tenant"], "part");
+  const json slept = ask({{"op", "sleep"}, {"name", "user-7"}, {"hold", true}});
+  EXPECT_EQ(slept["changed"], true);
+  EXPECT_EQ(slept["tenant"]["asleep"], true);
+  EXPECT_EQ(slept["tenant"]["hold"], true);
+  EXPECT_EQ(ask({{"op", "status"}})["tenants"][2]["asleep"], true);
+  EXPECT_EQ(refused({{"op", "limit"}, {"name", "part"}, {"priority", 1}}),
+            "priority 1 is above the limit of 'user-7', which is 0");
+}
+
+TEST_F(ControlTest, LimitsAreSetForAUserThatHasNoProcessYet) {
+  const json made = ask({{"op", "limit"}, {"name", "user-1234"}, {"memory", gib(2).count}});
+  ASSERT_TRUE(made["ok"].get<bool>()) << made;
+  EXPECT_EQ(made["tenant"]["uid"], 1234);
+  t.now += 24h;
+  t.broker.sample(t.now);
+  ASSERT_NE(t.broker.find_tenant("user-1234"), nullptr) << "it is kept";
+  for (const char* name : {"user-", "user-01", "user-x", "user-99999999999", "container-1"}) {
+    EXPECT_NE(refused({{"op", "limit"}, {"name", name}, {"cores", 1}}).find("there is no tenant"),
+              std::string::npos)
+        << name;
+  }
+}
+
+TEST_F(ControlTest, ADeclaredUserWithoutAProcessIsKnown) {
+  LimitTables tables;
+  tables.users[1000] = {"alice", {.cores = 40, .memory = gib(8), .priority = {}}};
+  tables.containers["container-web"] = {"web", {.cores = 20, .memory = {}, .priority = {}}};
+  Kept declared(t.log, Declared(tables, {}));
+  Changes of_file(t.broker, settings, declared, t.log, [](const std::string& name) {
+    return name == "alice" ? std::optional<std::uint32_t>(1000) : std::nullopt;
+  });
+  Control other(t.broker, settings, of_file, processes, {t.now, false});
+  const auto answer = [&](const json& request) {
+    return json::parse(other.answer(request.dump(), t.now));
+  };
+  for (const char* name : {"user-1000", "alice"}) {
+    const json why = answer({{"op", "why"}, {"name", name}});
+    ASSERT_EQ(why["ok"], true) << why;
+    EXPECT_EQ(why["declared"], true);
+    EXPECT_TRUE(why["processes"].empty());
+    EXPECT_EQ(why["limits"]["cores"], 40);
+    EXPECT_EQ(why["limits"]["memory"], gib(8).count);
+    EXPECT_EQ(why["limits_from"]["cores"], "file");
+    EXPECT_EQ(why["limits_from"]["priority"], "default");
+  }
+  EXPECT_EQ(answer({{"op", "why"}, {"name", "container-web"}})["limits"]["cores"], 20);
+  EXPECT_EQ(answer({{"op", "status"}})["declared"], (json{"user-1000", "container-web"}));
+  EXPECT_EQ(answer({{"op", "sleep"}, {"name", "alice"}})["error"],
+            "'alice' is declared, and has no process now");
+  EXPECT_EQ(answer({{"op", "why"}, {"name", "user-7"}})["error"], "there is no tenant 'user-7'");
+  ASSERT_TRUE(t.broker.tenant_for({TenantKind::User, "user-1000", 1000}, {}, t.now));
+  EXPECT_FALSE(answer({{"op", "why"}, {"name", "alice"}}).contains("declared")) << "it is there";
+  EXPECT_EQ(answer({{"op", "status"}})["declared"], (json{"container-web"}));
+}
+
 TEST_F(ControlTest, WhySaysWhy) {
   const json why = ask({{"op", "why"}, {"name", "train"}});
   EXPECT_EQ(why["processes"][0]["pid"], 4711);
@@ -286,6 +365,17 @@ TEST_F(ControlTest, WhySaysThatALimitIsBelowWhatIsUsed) {
                                 ", and its memory is moved out as soon as others need the room");
 }
 
+TEST_F(ControlTest, WhySaysWhichLevelsLimitIsBelowWhatIsUsed) {
+  const auto user = t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
+  const auto run = t.broker.begin_run({TenantKind::Run, "part", 7}, {}, t.now,
+                                      wire::Backend::Default, false, *user);
+  ASSERT_TRUE(t.ask(t.join(*run), gib(3)));
+  ask({{"op", "limit"}, {"name", "user-7"}, {"memory", gib(2).count}});
+  EXPECT_EQ(ask({{"op", "why"}, {"name", "part"}})["processes"][0]["text"],
+            "has no work for the GPU; over the memory limit: 3GiB used of 2GiB allowed; new "
+            "allocations are refused until it is below (the limit is of user-7)");
+}
+
 TEST_F(ControlTest, RefusedMemoryIsCountedAndExplained) {
   ask({{"op", "limit"}, {"name", "train"}, {"memory", gib(4).count}});
   ASSERT_TRUE(t.ask(client, gib(3)));
@@ -316,6 +406,99 @@ TEST_F(ControlTest, LimitsAreSetOneByOne) {
   now = ask({{"op", "limit"}, {"name", "train"}, {"memory", nullptr}});
   EXPECT_TRUE(now["tenant"]["memory"].is_null());
   EXPECT_EQ(t.outbox.take<wire::Limits>(client).size(), 3u);
+}
+
+TEST_F(ControlTest, LimitsSayWhereTheyComeFrom) {
+  kept.run_begins({"train", t.broker.tenants().at(tenant).is.uid, 4711, 5});
+  json now = ask({{"op", "limit"}, {"name", "train"}, {"cores", 60}})["tenant"];
+  EXPECT_EQ(now["limits_from"], (json{{"cores", "limit"}, {"memory", "run"}, {"priority", "run"}}));
+  const json why = ask({{"op", "why"}, {"name", "train"}});
+  EXPECT_EQ(why["limits_from"], now["limits_from"]);
+  EXPECT_EQ(why["limits"], (json{{"cores", 60}, {"memory", nullptr}, {"priority", 0}}));
+  now = ask({{"op", "limit"}, {"name", "train"}, {"reset", true}})["tenant"];
+  EXPECT_EQ(now["cores"], 100);
+  EXPECT_EQ(now["limits_from"]["cores"], "run");
+  EXPECT_EQ(t.outbox.take<wire::Limits>(client).size(), 2u);
+}
+
+TEST_F(ControlTest, AUserIsLimitedBeforeItsFirstProcess) {
+  const json limited = ask({{"op", "limit"}, {"name", "alice"}, {"cores", 40}});
+  EXPECT_EQ(limited["tenant"]["name"], "user-1000");
+  EXPECT_EQ(limited["tenant"]["cores"], 40);
+  EXPECT_EQ(limited["kept"], true);
+  t.now += 1h;
+  t.broker.sample(t.now);
+  ASSERT_NE(t.broker.find_tenant("user-1000"), nullptr) << "stays, without a process";
+  const json more = ask({{"op", "limit"}, {"name", "user-1000"}, {"memory", gib(2).count}});
+  EXPECT_EQ(more["tenant"]["cores"], 40);
+  EXPECT_EQ(ask({{"op", "why"}, {"name", "alice"}})["limits_from"]["memory"], "limit");
+  EXPECT_EQ(ask({{"op", "limit"}, {"name", "alice"}, {"reset", true}})["tenant"]["cores"], 100);
+  t.now += 1h;
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.find_tenant("user-1000"), nullptr) << "nobody has limited it any more";
+}
+
+TEST_F(ControlTest, OnlyUsersCanBeLimitedWithoutAProcess) {
+  for (const char* name : {"bob", "user-", "user-01", "user-4294967295", "user-x", "container-3"}) {
+    EXPECT_EQ(refused({{"op", "limit"}, {"name", name}, {"cores", 40}})
+                  .find(fmt::format("there is no tenant '{}'", name)),
+              0u);
+  }
+  EXPECT_EQ(refused({{"op", "limit"}, {"name", "train"}, {"cores", 4}, {"reset", true}}),
+            "\"reset\" goes without new limits");
+  EXPECT_EQ(refused({{"op", "limit"}, {"name", "train"}, {"reset", 1}}),
+            "\"reset\" is to be true or false");
+}
+
+TEST_F(ControlTest, DefaultsThatChangeHoldForTenantsWithoutOtherLimits) {
+  const TenantName user{TenantKind::User, "user-7", 7};
+  const TenantId seven = *t.broker.tenant_for(user, settings.default_limits(), t.now);
+  ask({{"op", "limit"}, {"name", "alice"}, {"cores", 40}});
+  ask({{"op", "set"}, {"name", "default_cores"}, {"value", 30}});
+  EXPECT_EQ(t.broker.tenants().at(seven).limits.core_percent, 30);
+  EXPECT_FALSE(t.broker.tenants().at(seven).kept);
+  EXPECT_EQ(t.broker.find_tenant("user-1000")->limits.core_percent, 40);
+  EXPECT_EQ(t.broker.find_tenant("train")->limits.core_percent, 100) << "a run has its own";
+}
+
+TEST_F(ControlTest, WhatIsChangedIsKept) {
+  ask({{"op", "limit"}, {"name", "alice"}, {"cores", 40}});
+  ask({{"op", "pause"}, {"name", "user-7"}, {"paused", true}});
+  ask({{"op", "set"}, {"name", "turn"}, {"value", "9ms"}});
+  ask({{"op", "scheduling"}, {"on", false}});
+  Kept after(t.log);
+  after.restore(kept.state(), "", [](const KeptRun&) { return true; });
+  TestBroker next;
+  Settings fresh;
+  Changes(next.broker, fresh, after, next.log).restore(next.now);
+  EXPECT_EQ(next.broker.find_tenant("user-1000")->limits.core_percent, 40);
+  EXPECT_TRUE(next.broker.find_tenant("user-1000")->kept);
+  EXPECT_TRUE(next.broker.find_tenant("user-7")->paused);
+  EXPECT_EQ(next.broker.core().config().turn, 9ms);
+  EXPECT_EQ(fresh.core.turn, 9ms);
+  EXPECT_FALSE(next.broker.scheduling());
+}
+
+TEST_F(ControlTest, AKeptSettingThatIsNoneAnyMoreIsDropped) {
+  State old;
+  old.settings = {{"trun", "9ms"}, {"turn", "9h"}, {"policy", "fair"}, {"max_clients", "7"}};
+  Kept after(t.log);
+  after.restore(old, "", [](const KeptRun&) { return true; });
+  Settings fresh;
+  Changes(t.broker, fresh, after, t.log).restore(t.now);
+  EXPECT_EQ(fresh.max_clients, 7);
+  EXPECT_EQ(after.settings(), (std::map<std::string, std::string>{{"max_clients", "7"}}));
+}
+
+TEST_F(ControlTest, AChangeThatCannotBeWrittenIsDoneAllTheSame) {
+  Kept full(t.log, {}, [](const State&, Durable) -> Result<void> { return Error{"no space"}; });
+  Changes lost(t.broker, settings, full, t.log);
+  Control other(t.broker, settings, lost, processes, {});
+  const json answer =
+      json::parse(other.answer(R"({"op":"limit","name":"train","cores":60})", t.now));
+  EXPECT_EQ(answer["ok"], true);
+  EXPECT_EQ(answer["kept"], false);
+  EXPECT_EQ(answer["tenant"]["cores"], 60);
 }
 
 TEST_F(ControlTest, BadLimitsChangeNothing) {

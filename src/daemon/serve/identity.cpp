@@ -11,19 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/run_name.h"
 #include "base/unique_fd.h"
+#include "daemon/tenant_names.h"
 
 namespace nvshare::daemon {
 namespace {
 
-constexpr std::size_t kIdLength = 64;     // of every container runtime but LXC
-constexpr std::size_t kShownLength = 12;  // of an id in a name, as the runtimes show it
-constexpr int kDeepest = 128;             // processes above one another that are looked at
-
-bool is_hex(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-}
+constexpr int kDeepest = 128;  // processes above one another that are looked at
 
 std::vector<std::string_view> split(std::string_view text, char by) {
   std::vector<std::string_view> parts;
@@ -43,10 +37,7 @@ std::optional<std::string> id_in(std::string_view folder) {
   }
   const std::size_t dash = folder.rfind('-');
   if (dash != folder.npos) folder.remove_prefix(dash + 1);
-  if (folder.size() != kIdLength || !std::all_of(folder.begin(), folder.end(), is_hex)) {
-    return std::nullopt;
-  }
-  return std::string(folder);
+  return is_container_id(folder) ? std::optional(std::string(folder)) : std::nullopt;
 }
 
 // user-1000.slice, or user@1000.service.
@@ -94,6 +85,32 @@ std::optional<int> parent_in_stat(std::string_view text) {
   return parent;
 }
 
+std::optional<std::uint64_t> start_in_stat(std::string_view text) {
+  constexpr int kBehindTheName = 20;  // fields: the name is the second, this is the 22nd
+  const std::size_t end = text.rfind(')');
+  if (end == text.npos) return std::nullopt;
+  text.remove_prefix(end + 1);
+  for (int i = 0; i < kBehindTheName; ++i) {
+    const std::size_t space = text.find(' ');
+    if (space == text.npos) return std::nullopt;
+    text.remove_prefix(space + 1);
+  }
+  std::uint64_t started = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), started);
+  if (error != std::errc{}) return std::nullopt;
+  return started;
+}
+
+std::optional<std::string> group_in_cgroup(std::string_view text) {
+  constexpr std::string_view kSecond = "0::/";  // cgroup2, also beside the older hierarchies
+  for (const std::string_view line : split(text, '\n')) {
+    if (line.substr(0, kSecond.size()) == kSecond) {
+      return std::string(line.substr(kSecond.size() - 1));
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> container_in_cgroup(std::string_view text) {
   for (const std::string_view line : split(text, '\n')) {
     const auto parts = split(line, ':');  // "0::/path", or "12:memory:/path" of the older kind
@@ -114,28 +131,40 @@ std::optional<std::string> Processes::read(int pid, std::string_view file) const
   return std::string(buffer.data(), static_cast<std::size_t>(length));
 }
 
-Result<std::optional<int>> Processes::parent_of(int pid) const {
+Result<std::optional<Processes::Stat>> Processes::stat_of(int pid) const {
   errno = 0;
-  const auto stat = read(pid, "stat");
-  if (!stat && (errno == ENOENT || errno == ESRCH)) return std::optional<int>{};
-  const auto parent = stat ? parent_in_stat(*stat) : std::nullopt;
-  if (!parent) return Error{fmt::format("the scheduler cannot tell what is above process {}", pid)};
-  return parent;
+  const auto text = read(pid, "stat");
+  if (!text && (errno == ENOENT || errno == ESRCH)) return std::optional<Stat>{};
+  const auto parent = text ? parent_in_stat(*text) : std::nullopt;
+  const auto started = text ? start_in_stat(*text) : std::nullopt;
+  if (!parent || !started) {
+    return Error{fmt::format("the scheduler cannot tell what is above process {}", pid)};
+  }
+  return std::optional(Stat{*parent, *started});
 }
 
-Result<std::optional<TenantId>> Processes::run_above(int pid,
-                                                     const std::map<int, TenantId>& runs) const {
+std::optional<ProcessKey> Processes::key_of(int pid) const {
+  const auto stat = stat_of(pid);
+  if (!stat || !*stat) return std::nullopt;
+  return ProcessKey{pid, (*stat)->started};
+}
+
+std::optional<std::string> Processes::group_of(int pid) const {
+  const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
+  return cgroup ? group_in_cgroup(*cgroup) : std::nullopt;
+}
+
+Result<std::optional<TenantId>> Processes::run_above(int pid, const RunAt& run_at) const {
   constexpr std::optional<TenantId> kNone;
-  if (runs.empty()) return kNone;
   const int first = pid;
   int missing = 0;
   for (int looked = 0; looked < kDeepest; ++looked) {
     if (pid <= 0) return kNone;
-    if (const auto run = runs.find(pid); run != runs.end()) return std::optional(run->second);
-    const auto parent = parent_of(pid);
-    if (!parent) return parent.error();
-    if (*parent) {
-      pid = **parent;
+    const auto stat = stat_of(pid);
+    if (!stat) return stat.error();
+    if (*stat) {
+      if (const auto run = run_at({pid, (*stat)->started})) return run;
+      pid = (*stat)->parent;
     } else if (pid == first || pid == missing) {
       return kNone;  // gone; or, still said to be a parent, of somebody whom we cannot see
     } else {
@@ -148,14 +177,8 @@ Result<std::optional<TenantId>> Processes::run_above(int pid,
 
 TenantName Processes::tenant_of(int pid, std::uint32_t uid) const {
   const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
-  auto container = cgroup ? container_in_cgroup(*cgroup) : std::nullopt;
-  if (!container) return {TenantKind::User, fmt::format("user-{}", uid), uid};
-  const bool is_id = container->size() == kIdLength;
-  container->resize(std::min(container->size(), is_id ? kShownLength : kLongestName - 10));
-  for (char& c : *container) {
-    if (!is_name_letter(c)) c = '_';
-  }
-  return {TenantKind::Container, "container-" + *container, uid};
+  const auto container = cgroup ? container_in_cgroup(*cgroup) : std::nullopt;
+  return container ? container_tenant(*container, uid) : user_tenant(uid);
 }
 
 std::string Processes::home_of(int pid, std::uint32_t uid) const {

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+
+#include "daemon/serve/testing.h"
 
 namespace nvshare::daemon {
 namespace {
@@ -20,6 +22,22 @@ TEST(Stat, TheParentIsFoundWhateverTheNameIs) {
        {"", "12", "12 (bash)", "12 (bash) S", "12 (bash) S x", "12 (bash) S -4"}) {
     EXPECT_FALSE(parent_in_stat(bad)) << bad;
   }
+}
+
+TEST(Stat, TheStartIsTheTwentySecondField) {
+  const std::string text =
+      "12 (a) b) S 7 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 55443 1 2 18446744073709551615";
+  EXPECT_EQ(start_in_stat(text), 55443u);
+  for (const char* bad : {"", "12 (bash) S 7", "12 (x) 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15"}) {
+    EXPECT_FALSE(start_in_stat(bad)) << bad;
+  }
+}
+
+TEST(Cgroup, TheGroupIsThatOfTheSecondHierarchy) {
+  EXPECT_EQ(group_in_cgroup("9:name=systemd:/x\n4:memory:/y\n0::/a/b\n"), "/a/b");
+  EXPECT_EQ(group_in_cgroup("0::/\n"), "/");
+  EXPECT_FALSE(group_in_cgroup("4:memory:/y\n"));
+  EXPECT_FALSE(group_in_cgroup(""));
 }
 
 TEST(Cgroup, ContainersAreFoundWhoeverMadeThem) {
@@ -68,84 +86,76 @@ TEST(Cgroup, WhatIsNoContainerIsNone) {
   }
 }
 
-// A picture of /proc: 30 below 20 below 10 below 1.
-struct Picture : testing::Test {
-  Picture() {
-    char name[] = "/tmp/nvshare-proc-XXXXXX";
-    root = mkdtemp(name);
-    process(1, 0, "0::/\n");
-    process(10, 1, "0::/user.slice\n");
-    process(20, 10, "0::/user.slice\n");
-    process(30, 20, "0::/docker/" + kId + "\n");
-    process(40, 40, "0::/\n");  // its own parent: cannot be, must not hang
+// 30 below 20 below 10 below 1.
+struct Table : testing::Test, Picture {
+  Table() {
+    process(1, 0, "/");
+    process(10, 1, "/user.slice");
+    process(20, 10, "/user.slice");
+    process(30, 20, "/docker/" + kId);
+    process(40, 40, "/");  // its own parent: cannot be, must not hang
   }
-  ~Picture() override { std::filesystem::remove_all(root); }
-  void process(int pid, int parent, const std::string& cgroup) {
-    const std::string folder = root + "/" + std::to_string(pid);
-    std::filesystem::create_directory(folder);
-    std::ofstream(folder + "/stat") << pid << " (x) y) S " << parent << " 0 0";
-    std::ofstream(folder + "/cgroup") << cgroup;
-    std::ofstream(folder + "/comm") << "pro\x01gram\n";
+  // Runs by their keepers, as they were started.
+  static Processes::RunAt known(std::map<int, TenantId> runs) {
+    return [runs = std::move(runs)](const ProcessKey& process) -> std::optional<TenantId> {
+      const auto run = runs.find(process.pid);
+      if (run == runs.end() || process.started != kStarted) return std::nullopt;
+      return run->second;
+    };
   }
-  std::string root;
+  const Processes table = processes();
 };
 
-TEST_F(Picture, ARunIsFoundAboveItsProcesses) {
-  const Processes processes(root);
-  const std::map<int, TenantId> runs{{10, TenantId{5}}};
-  EXPECT_EQ(*processes.run_above(30, runs), TenantId{5});
-  EXPECT_EQ(*processes.run_above(10, runs), TenantId{5});
-  EXPECT_FALSE(*processes.run_above(1, runs));
-  EXPECT_FALSE(*processes.run_above(77, runs)) << "gone";
-  EXPECT_FALSE(*processes.run_above(0, runs));
-  const std::map<int, TenantId> nested{{10, TenantId{5}}, {20, TenantId{6}}};
-  EXPECT_EQ(*processes.run_above(30, nested), TenantId{6});
+TEST_F(Table, ARunIsFoundAboveItsProcesses) {
+  const auto runs = known({{10, TenantId{5}}});
+  EXPECT_EQ(*table.run_above(30, runs), TenantId{5});
+  EXPECT_EQ(*table.run_above(10, runs), TenantId{5});
+  EXPECT_FALSE(*table.run_above(1, runs));
+  EXPECT_FALSE(*table.run_above(77, runs)) << "gone";
+  EXPECT_FALSE(*table.run_above(0, runs));
+  const auto nested = known({{10, TenantId{5}}, {20, TenantId{6}}});
+  EXPECT_EQ(*table.run_above(30, nested), TenantId{6});
 }
 
 // Nobody leaves a run by starting more processes below one another than are looked at.
-TEST_F(Picture, WhatIsTooDeepIsNotKnown) {
-  for (int pid = 1000; pid < 1200; ++pid) process(pid, pid == 1000 ? 10 : pid - 1, "0::/\n");
-  const Processes processes(root);
-  const std::map<int, TenantId> runs{{10, TenantId{5}}};
-  EXPECT_EQ(*processes.run_above(1100, runs), TenantId{5});
-  EXPECT_FALSE(processes.run_above(1199, runs));
-  EXPECT_FALSE(processes.run_above(40, runs));
-  EXPECT_TRUE(processes.run_above(1199, {})) << "without runs it is under none";
+TEST_F(Table, WhatIsTooDeepIsNotKnown) {
+  for (int pid = 1000; pid < 1200; ++pid) process(pid, pid == 1000 ? 10 : pid - 1, "/");
+  const auto runs = known({{10, TenantId{5}}});
+  EXPECT_EQ(*table.run_above(1100, runs), TenantId{5});
+  EXPECT_FALSE(table.run_above(1199, runs));
+  EXPECT_FALSE(table.run_above(40, runs));
 }
 
-TEST_F(Picture, WhoCannotBeReadIsNotKnown) {
-  const Processes processes(root);
-  const std::map<int, TenantId> runs{{10, TenantId{5}}};
-  std::ofstream(root + "/20/stat") << "nonsense";
-  EXPECT_FALSE(processes.run_above(30, runs));
-  std::filesystem::remove(root + "/20/stat");
-  std::filesystem::create_directory(root + "/20/stat");
-  EXPECT_FALSE(processes.run_above(30, runs)) << "is there, and cannot be read";
-  std::filesystem::remove_all(root + "/20");
-  const auto invisible = processes.run_above(30, runs);
+TEST_F(Table, WhoCannotBeReadIsNotKnown) {
+  const auto runs = known({{10, TenantId{5}}});
+  std::ofstream(folder_of(20) + "/stat") << "nonsense";
+  EXPECT_FALSE(table.run_above(30, runs));
+  std::filesystem::remove(folder_of(20) + "/stat");
+  std::filesystem::create_directory(folder_of(20) + "/stat");
+  EXPECT_FALSE(table.run_above(30, runs)) << "is there, and cannot be read";
+  gone(20);
+  const auto invisible = table.run_above(30, runs);
   ASSERT_TRUE(invisible);
   EXPECT_FALSE(*invisible);
 }
 
-TEST_F(Picture, ATenantIsAContainerOrAUser) {
-  const Processes processes(root);
-  const TenantName container = processes.tenant_of(30, 1000);
+TEST_F(Table, ATenantIsAContainerOrAUser) {
+  const TenantName container = table.tenant_of(30, 1000);
   EXPECT_EQ(container.kind, TenantKind::Container);
   EXPECT_EQ(container.name, "container-0123456789ab");
-  const TenantName user = processes.tenant_of(20, 1000);
+  const TenantName user = table.tenant_of(20, 1000);
   EXPECT_EQ(user.kind, TenantKind::User);
   EXPECT_EQ(user.name, "user-1000");
-  EXPECT_EQ(processes.tenant_of(77, 1000).name, "user-1000") << "gone already";
-  EXPECT_EQ(processes.name_of(20), "pro?gram");
-  EXPECT_EQ(processes.name_of(77), "?");
+  EXPECT_EQ(table.tenant_of(77, 1000).name, "user-1000") << "gone already";
+  EXPECT_EQ(table.name_of(20), "pro?gram");
+  EXPECT_EQ(table.name_of(77), "?");
 }
 
 // A process that cannot be looked at shares host memory with no other process.
-TEST_F(Picture, AHomeIsEmptyWhereTheKernelDoesNotSay) {
-  const Processes processes(root);
-  EXPECT_EQ(processes.home_of(20, 1000), "") << "no namespaces";
-  EXPECT_EQ(processes.home_of(77, 1000), "") << "gone already";
-  EXPECT_EQ(processes.home_of(0, 1000), "");
+TEST_F(Table, AHomeIsEmptyWhereTheKernelDoesNotSay) {
+  EXPECT_EQ(table.home_of(20, 1000), "") << "no namespaces";
+  EXPECT_EQ(table.home_of(77, 1000), "") << "gone already";
+  EXPECT_EQ(table.home_of(0, 1000), "");
 }
 
 TEST(Processes, ProgramsOfAUserHaveOneHome) {
@@ -158,7 +168,14 @@ TEST(Processes, ProgramsOfAUserHaveOneHome) {
 
 TEST(Processes, TheRealOnesAreRead) {
   const Processes processes;
-  EXPECT_EQ(*processes.run_above(getpid(), {{getppid(), TenantId{1}}}), TenantId{1});
+  const auto parent = processes.key_of(getppid());
+  ASSERT_TRUE(parent);
+  const auto is_parent = [&](const ProcessKey& one) {
+    return one == *parent ? std::optional(TenantId{1}) : std::nullopt;
+  };
+  EXPECT_EQ(*processes.run_above(getpid(), is_parent), TenantId{1});
+  // Both may start in one tick of the clock.
+  EXPECT_LE(parent->started, processes.key_of(getpid())->started);
   EXPECT_NE(processes.name_of(getpid()), "?");
 }
 

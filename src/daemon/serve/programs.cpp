@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/run_name.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
@@ -21,43 +20,21 @@ namespace {
 constexpr int kAcceptsPerTurn = 32;
 constexpr int kPacketsPerTurn = 8;  // of one connection: nobody fills a turn alone
 
-Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& settings) {
-  core::Limits limits;
-  if (message.core_limit < 1 || message.core_limit > core::kNoCoreLimit) {
-    return Error{fmt::format("core limit {} is not from 1 to 100", message.core_limit)};
-  }
-  if (message.memory_limit > static_cast<std::uint64_t>(core::kMostMemory.count)) {
-    return Error{"the memory limit is more than any GPU has"};
-  }
-  if (message.priority < core::kLowestPriority || message.priority > core::kHighestPriority) {
-    return Error{fmt::format("priority {} is not from {} to {}", message.priority,
-                             core::kLowestPriority, core::kHighestPriority)};
-  }
-  limits.core_percent = std::min(message.core_limit, settings.run_cores_max);
-  limits.priority = std::min(message.priority, settings.run_priority_max);
-  if (message.memory_limit > 0) {
-    limits.memory = Bytes{static_cast<std::int64_t>(message.memory_limit)};
-  }
-  return limits;
-}
-
 bool has_ended(const UniqueFd& process) {
   pollfd ended{process.get(), POLLIN, 0};
   return process && poll(&ended, 1, 0) != 0;
 }
 
-core::Limits lesser(core::Limits limits, const core::Limits& most) {
-  limits.core_percent = std::min(limits.core_percent, most.core_percent);
-  if (most.memory) limits.memory = std::min(limits.memory.value_or(*most.memory), *most.memory);
-  limits.priority = std::min(limits.priority, most.priority);
-  return limits;
-}
-
 }  // namespace
 
-ProgramServer::ProgramServer(Reactor& reactor, const Settings& settings, const Processes& processes,
-                             Log& log)
-    : reactor_(reactor), settings_(settings), processes_(processes), log_(log) {}
+ProgramServer::ProgramServer(Reactor& reactor, const Settings& settings, Kept& kept,
+                             const Processes& processes, Log& log)
+    : reactor_(reactor),
+      settings_(settings),
+      kept_(kept),
+      processes_(processes),
+      log_(log),
+      runs_(processes) {}
 
 ProgramServer::~ProgramServer() {
   if (listener_) reactor_.unwatch(listener_.get());
@@ -65,6 +42,7 @@ ProgramServer::~ProgramServer() {
     reactor_.unwatch(session.socket.get());
     if (session.process) reactor_.unwatch(session.process.get());
   }
+  for (auto& [pid, run] : restored_) reactor_.unwatch(run.process.get());
 }
 
 Result<void> ProgramServer::serve(UniqueFd listener, Broker& broker) {
@@ -98,6 +76,7 @@ void ProgramServer::take(UniqueFd socket) {
   session.id = id;
   session.socket = std::move(socket);
   session.peer = {peer.pid, peer.uid};
+  session.key = processes_.key_of(peer.pid);
   ++per_user_[peer.uid];
   if (static_cast<int>(sessions_.size()) > settings_.max_clients) {
     return refuse(session, "the scheduler serves as many programs as max_clients allows");
@@ -140,12 +119,10 @@ void ProgramServer::close(SessionId id) {
   if (--per_user_[session.peer.uid] == 0) per_user_.erase(session.peer.uid);
   if (session.client) {
     by_client_.erase(*session.client);
+    if (session.joined) runs_.left(*session.key);
     broker_->leave(*session.client, reactor_.now());
   }
-  if (session.run) {
-    runs_.erase(session.peer.pid);
-    broker_->end_run(*session.run, reactor_.now());
-  }
+  if (session.run) keeper_gone(*session.run);
 }
 
 std::optional<Time> ProgramServer::end_of_turn() {
@@ -160,7 +137,9 @@ std::optional<Time> ProgramServer::end_of_turn() {
     doomed_.pop_back();
     close(id);
   }
-  return greeting_.empty() ? std::nullopt : std::optional(greeting_.begin()->first);
+  std::optional<Time> next = look_at_ending();
+  if (!greeting_.empty()) next = std::min(next.value_or(Time::max()), greeting_.begin()->first);
+  return next;
 }
 
 // --- what they say -----------------------------------------------------------------------------
@@ -190,7 +169,9 @@ void ProgramServer::greet(Session& session, const wire::Header* header) {
   if (session.run) return doom(session);  // has nothing more to say
   greeting_.erase({session.hello_due, session.id});
   if (const auto* message = wire::as<wire::Hello>(header)) return hello(session, *message);
-  if (const auto* message = wire::as<wire::RunBegin>(header)) return run_begin(session, *message);
+  if (const auto* message = wire::as<wire::RunBegin>(header)) {
+    return run_begin(session, wire::whole(*message));
+  }
   if (const auto* message = wire::as<wire::Look>(header)) return look(session, *message);
   if (const auto* message = wire::as<wire::IpcOpen>(header)) return ipc_open(session, *message);
   log_.warn("no_hello", {{"pid", session.peer.pid}, {"uid", session.peer.uid}});
@@ -213,11 +194,10 @@ Result<void> ProgramServer::check_version(std::uint32_t magic, std::uint16_t maj
 }
 
 Result<TenantId> ProgramServer::tenant_of(const Session& session) {
-  const auto run = processes_.run_above(session.peer.pid, runs_);
+  const auto run = run_of(session.peer.pid);
   if (!run) return run.error();
   if (*run) return **run;
-  return broker_->tenant_for(processes_.tenant_of(session.peer.pid, session.peer.uid),
-                             settings_.default_limits(), reactor_.now());
+  return tenant_outside_runs(session.peer);
 }
 
 void ProgramServer::hello(Session& session, const wire::Hello& message) {
@@ -232,6 +212,10 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   const auto greet = [&](wire::Welcome welcome) {
     session.client = ClientId{welcome.client};
     by_client_[*session.client] = session.id;
+    if (broker_->tenants().at(*tenant).is.kind == TenantKind::Run && session.key) {
+      runs_.joined(*tenant, *session.key);
+      session.joined = true;
+    }
     welcome.when_lost = settings_.when_lost;
     if (wire::send(session.socket.get(), &welcome.header, false, session.page.fd()) < 0) {
       doom(session);
@@ -243,99 +227,38 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   session.page.close_fd();
 }
 
-Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::RunBegin& message) {
-  if (const auto spoken = check_version(message.magic, message.major); !spoken)
-    return spoken.error();
-  if (session.peer.pid <= 0) return Error{"the scheduler cannot see your process"};
-  const auto outer = processes_.run_above(session.peer.pid, runs_);
-  if (!outer) return outer.error();
-  if (*outer) {
-    return Error{fmt::format("already inside the run '{}': its limits hold for all below it",
-                             broker_->tenants().at(**outer).is.name)};
-  }
-  const std::string name(message.name, wire::text_length(message.name, sizeof message.name));
-  if (const auto good = check_run_name(name); !good) return good.error();
-  const auto limits = limits_of(message, settings_);
-  if (!limits) return limits.error();
-  if (message.backend > wire::Backend::Managed) {
-    return Error{
-        fmt::format("there is no memory backend {}", static_cast<std::uint32_t>(message.backend))};
-  }
-  const bool oversubscribes = (message.flags & wire::kOversubscribeSelf) != 0;
-  if (oversubscribes && message.backend != wire::Backend::Managed) {
-    return Error{"a program can only be larger than its GPU with the backend 'managed'"};
-  }
-  return broker_->begin_run({TenantKind::Run, name, session.peer.uid},
-                            lesser(*limits, most_for_a_run(session.peer)), reactor_.now(),
-                            message.backend, oversubscribes);
+core::Limits ProgramServer::limits_for_new(const TenantName& name) const {
+  return kept_.limits_of(name, settings_.default_limits()).limits;
 }
 
-// The tenant that the process belongs to beside any run; null when nobody of it has come yet.
-const TenantRecord* ProgramServer::tenant_outside_runs(const Peer& peer) const {
+// The tenant that the process belongs to beside any run. Made when nobody of it has come yet.
+Result<TenantId> ProgramServer::tenant_outside_runs(const Peer& peer) {
   const TenantName name = processes_.tenant_of(peer.pid, peer.uid);
-  const TenantRecord* record = broker_->find_tenant(name.name);
-  return record != nullptr && record->is.kind == name.kind ? record : nullptr;
+  return broker_->tenant_for(name, limits_for_new(name), reactor_.now());
 }
 
-// What the process has without the run, which one run does not raise (several add up).
-core::Limits ProgramServer::most_for_a_run(const Peer& peer) const {
-  const TenantRecord* record = tenant_outside_runs(peer);
-  core::Limits most = record != nullptr ? record->limits : settings_.default_limits();
-  // Nobody has chosen the priority that everyone begins with: there the settings' cap is the one.
-  if (record == nullptr || !record->kept) most.priority = settings_.run_priority_max;
-  return most;
-}
-
-// Who only looks is no client, and makes no tenant.
+// A process that only looks is no client, and makes no tenant.
 void ProgramServer::look(Session& session, const wire::Look& message) {
   if (const auto spoken = check_version(message.magic, message.major); !spoken) {
     return refuse(session, spoken.error().message);
   }
-  const auto run = processes_.run_above(session.peer.pid, runs_);
+  const auto run = run_of(session.peer.pid);
   if (!run) return refuse(session, run.error().message);
+  const TenantName outside = processes_.tenant_of(session.peer.pid, session.peer.uid);
   const TenantRecord* tenant =
-      *run ? &broker_->tenants().at(**run) : tenant_outside_runs(session.peer);
-  const core::Limits limits = tenant != nullptr ? tenant->limits : settings_.default_limits();
+      *run ? &broker_->tenants().at(**run) : broker_->find_tenant(outside.name);
+  const core::Limits limits =
+      tenant != nullptr ? tightest_limits(broker_->tenants(), tenant->id) : limits_for_new(outside);
   const GpuRecord* gpu = broker_->find_gpu(std::to_array(message.gpu));
   auto view = wire::make<wire::View>();
   if (limits.memory) view.memory_limit = static_cast<std::uint64_t>(limits.memory->count);
   if (tenant != nullptr && gpu != nullptr) {
     broker_->settle(reactor_.now());
-    view.allocated = static_cast<std::uint64_t>(broker_->allocated_by(*tenant, gpu->id).count);
+    const auto shown = broker_->memory_shown(tenant->id, gpu->id);
+    view.allocated = static_cast<std::uint64_t>(shown.allocated.count);
   }
   (void)wire::send(session.socket.get(), &view.header, false);
   doom(session);
-}
-
-// After the scheduler was away, programs may have come back before their run: they come again.
-void ProgramServer::call_back(TenantId run) {
-  for (auto& [id, session] : sessions_) {
-    if (!session.client || session.doomed) continue;
-    const TenantId tenant = broker_->clients().at(*session.client).tenant;
-    if (broker_->tenants().at(tenant).open) continue;  // it is in a run already
-    const auto above = processes_.run_above(session.peer.pid, runs_);
-    if (above && *above == run) doom(session);
-  }
-}
-
-void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
-  const auto tenant = begin_run(session, message);
-  if (!tenant) return refuse(session, tenant.error().message);
-  session.run = *tenant;
-  runs_[session.peer.pid] = *tenant;
-  auto welcome = wire::make<wire::Welcome>();
-  welcome.magic = wire::kMagic;
-  welcome.major = wire::kMajor;
-  welcome.minor = wire::kMinor;
-  welcome.client = tenant->value;
-  welcome.when_lost = settings_.when_lost;
-  welcome.backend =
-      message.backend == wire::Backend::Default ? settings_.memory_backend : message.backend;
-  welcome.flags = message.flags & wire::kOversubscribeSelf;
-  wire::put_text(welcome.tenant, sizeof welcome.tenant,
-                 broker_->tenants().at(*tenant).is.name.c_str());
-  if (wire::send(session.socket.get(), &welcome.header, false) < 0) return doom(session);
-  call_back(*tenant);
 }
 
 // --- what they are told ------------------------------------------------------------------------

@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "daemon/broker/broker.h"
+#include "daemon/kept.h"
 #include "daemon/serve/identity.h"
 #include "daemon/serve/reactor.h"
+#include "daemon/serve/run_groups.h"
+#include "daemon/serve/runs.h"
 #include "daemon/serve/shared_page.h"
 #include "daemon/serve/spare_descriptor.h"
 #include "daemon/settings.h"
@@ -24,11 +27,25 @@ namespace nvshare::daemon {
 class ProgramServer final : public Outbox {
  public:
   // Everything handed in outlives the server.
-  ProgramServer(Reactor& reactor, const Settings& settings, const Processes& processes, Log& log);
+  ProgramServer(Reactor& reactor, const Settings& settings, Kept& kept, const Processes& processes,
+                Log& log);
   ~ProgramServer() override;
+
+  // Whether its keeper lives, or a process in its cgroup.
+  bool has_processes(const KeptRun& run) const;
+  // Opens the kept runs again, until their keepers come back or end. Before serve().
+  void restore_runs(Broker& broker);
 
   // Takes connections from `listener`, and gives them to `broker`, from now on.
   Result<void> serve(UniqueFd listener, Broker& broker);
+  // Runs get a cgroup each from now on. Those that an earlier scheduler left are removed.
+  void use_groups(RunGroups groups);
+  // The scheduler ends: removes the groups of runs that have ended with it.
+  void remove_groups();
+  // Whether a process is in that cgroup of a run.
+  bool is_populated(const std::string& group) const;
+  // About once a second: looks whether runs without a keeper have processes left.
+  void look_after_runs();
   // At the end of each turn: lets go of those who are gone. When to be called again at the latest.
   std::optional<Time> end_of_turn();
   // Somebody is connected.
@@ -52,14 +69,21 @@ class ProgramServer final : public Outbox {
     IpcName name{};
     TenantName home;
   };
+  // A run whose keeper has not come back yet.
+  struct RestoredRun {
+    int pid = 0;
+    UniqueFd process;  // becomes readable when the keeper is gone
+  };
   struct Session {
     SessionId id = 0;
     UniqueFd socket;
     UniqueFd process;  // becomes readable when the process is gone
     Peer peer;
+    std::optional<ProcessKey> key;  // none: the kernel does not show the process
     SharedPage page;
     std::optional<ClientId> client;
     std::optional<TenantId> run;
+    bool joined = false;  // runs_ knows it as a client
     std::optional<IpcOwner> ipc;
     Time hello_due{};
     bool doomed = false;
@@ -76,11 +100,30 @@ class ProgramServer final : public Outbox {
   void ipc_open(Session& session, const wire::IpcOpen& message);
   Session* ipc_owner(const IpcName& name, const TenantName& home);
   bool ipc_connect(Session& owner, Session& asker, const wire::IpcMemory& memory);
-  Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
-  const TenantRecord* tenant_outside_runs(const Peer& peer) const;
-  core::Limits most_for_a_run(const Peer& peer) const;
-  void call_back(TenantId run);
+  // The tenant of a keeper that comes back; nothing when it is none.
+  std::optional<TenantId> take_restored(const Session& session, const std::string& name);
+  bool is_keeper(const KeptRun& run) const;
+  void restore(const KeptRun& run);
+  void end_restored(TenantId tenant);
+  std::optional<TenantId> run_around(const KeptRun& run) const;
+  std::optional<TenantId> restored_parent(const KeptRun& run);
+  core::Limits limits_for_new(const TenantName& name) const;
+  void keep_run(const Session& session, TenantId run, const wire::RunBegin& message);
   Result<TenantId> tenant_of(const Session& session);
+  Result<TenantId> tenant_outside_runs(const Peer& peer);
+
+  // --- runs (program_runs.cpp)
+  Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
+  Result<std::optional<TenantId>> run_of(int pid, Runs::Asked asked = {});
+  Result<std::optional<TenantId>> parent_for(const Session& session, const std::string& name);
+  std::string group_for(const Session& session, TenantId run);
+  void call_back(TenantId run);
+  bool belongs_to(const Session& session, TenantId run);
+  void give_up(TenantId run);
+  void keeper_gone(TenantId run);
+  void forget_ended_runs();
+  std::optional<Time> look_at_ending();
+
   // Of the first message of a connection.
   static Result<void> check_version(std::uint32_t magic, std::uint16_t major);
   void refuse(Session& session, const std::string& reason);
@@ -90,6 +133,7 @@ class ProgramServer final : public Outbox {
 
   Reactor& reactor_;
   const Settings& settings_;
+  Kept& kept_;
   const Processes& processes_;
   Log& log_;
   Broker* broker_ = nullptr;
@@ -98,7 +142,12 @@ class ProgramServer final : public Outbox {
   SessionId next_session_ = 1;
   std::map<SessionId, Session> sessions_;
   std::map<ClientId, SessionId> by_client_;
-  std::map<int, TenantId> runs_;  // by the pid of `nvshare run`
+  Runs runs_;
+  std::optional<RunGroups> groups_;   // none: runs are known by their keepers alone
+  std::set<std::string> old_groups_;  // of runs that are gone, to be removed
+  Time look_closely_until_{};         // a keeper has just gone: its process is about to end
+  bool told_of_groups_ = false;       // that one could not be made
+  std::map<TenantId, RestoredRun> restored_;
   std::map<std::uint32_t, int> per_user_;
   std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
   std::vector<SessionId> doomed_;

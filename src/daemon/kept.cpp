@@ -1,0 +1,168 @@
+#include "daemon/kept.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nvshare::daemon {
+
+Kept::Kept(Log& log, Declared declared, Write write, WallClock clock)
+    : log_(log),
+      declared_(std::move(declared)),
+      write_(std::move(write)),
+      clock_(clock ? std::move(clock) : [] { return WallTime{0}; }) {}
+
+void Kept::restore(State state, const std::string& boot, const Lives& lives) {
+  scheduling_ = state.scheduling;
+  settings_ = std::move(state.settings);
+  for (KeptRun& run : state.runs) {
+    if (state.boot == boot && lives(run)) runs_.push_back(std::move(run));
+  }
+  boot_ = boot;
+  for (const LiveTenant& tenant : state.tenants) {
+    const bool is_known = tenant.is.kind != TenantKind::Run ||
+                          std::any_of(runs_.begin(), runs_.end(), [&](const KeptRun& run) {
+                            return run.name == tenant.is.name && run.uid == tenant.is.uid;
+                          });
+    if (is_known) declared_.restore(tenant);
+  }
+  (void)declared_.expire(clock_());
+  changed_ = true;
+}
+
+DeclaredLimits Kept::limits_of(const TenantName& name, const core::Limits& defaults) const {
+  if (name.kind != TenantKind::Run) return declared_.limits_of(name, defaults);
+  const auto asked = asked_by(name);
+  return declared_.limits_of(name, defaults, asked ? declare_all(*asked) : Declaration{});
+}
+
+// --- what people change ------------------------------------------------------------------------
+
+void Kept::set_limits(const TenantName& name, const Declaration& limits) {
+  declared_.declare(name, Source::Limit, limits, clock_());
+  changed_ = true;
+}
+
+void Kept::reset_limits(const TenantName& name) {
+  changed_ = declared_.withdraw(name, Source::Limit) || changed_;
+}
+
+void Kept::set_paused(const TenantName& name, bool paused) {
+  declared_.set_paused(name, paused, clock_());
+  changed_ = true;
+}
+
+void Kept::set_setting(const std::string& name, const std::string& value,
+                       std::string_view original) {
+  if (value == original) {
+    settings_.erase(name);
+  } else {
+    settings_[name] = value;
+  }
+  changed_ = true;
+}
+
+void Kept::drop_setting(const std::string& name) {
+  changed_ = settings_.erase(name) > 0 || changed_;
+}
+
+void Kept::set_scheduling(bool on) {
+  scheduling_ = on;
+  changed_ = true;
+}
+
+// --- runs --------------------------------------------------------------------------------------
+
+// A part stays behind its parent.
+void Kept::run_begins(KeptRun run) {
+  changed_ = true;
+  const auto known = std::ranges::find(runs_, run.name, &KeptRun::name);
+  if (known == runs_.end()) return runs_.push_back(std::move(run));
+  // Limits as they were asked for first: what was changed since is in `declared_`.
+  if (known->uid == run.uid) run.limits = known->limits;
+  *known = std::move(run);
+}
+
+void Kept::forget_run(const TenantName& name) {
+  declared_.forget(name);
+  changed_ = true;
+  const auto known =
+      std::erase_if(runs_, [&](const KeptRun& one) { return one.name == name.name; });
+  // The cgroup of the next run of that name has the same path. A restart would take it for the run
+  // in the file, and give it the limits of that one.
+  if (known > 0 && problem_.empty()) next_write_ = std::min(next_write_, written_ + kSoon);
+}
+
+std::optional<core::Limits> Kept::asked_by(const TenantName& run) const {
+  for (const KeptRun& one : runs_) {
+    if (one.name == run.name && one.uid == run.uid) return one.limits;
+  }
+  return std::nullopt;
+}
+
+void Kept::run_asks(const TenantName& run, const core::Limits& limits) {
+  for (KeptRun& one : runs_) {
+    if (one.name == run.name && one.uid == run.uid) one.limits = limits;
+  }
+  changed_ = true;
+}
+
+// A run's limits hold for programs that outlive its process, so the run is known until they end.
+std::vector<TenantName> Kept::look(const Is& lives, const Is& busy) {
+  const auto ended = std::erase_if(runs_, [&](const KeptRun& run) {
+    return !lives({TenantKind::Run, run.name, run.uid});
+  });
+  changed_ = ended > 0 || changed_;
+  for (const LiveTenant& tenant : declared_.live()) {
+    if (tenant.is.kind == TenantKind::Run && !lives(tenant.is)) {
+      declared_.forget(tenant.is);
+      changed_ = true;
+    } else if (busy(tenant.is) && declared_.saw(tenant.is, clock_())) {
+      changed_ = true;
+    }
+  }
+  auto gone = declared_.expire(clock_());
+  for (const TenantName& name : gone) log_.info("declaration_expired", {{"tenant", name.name}});
+  if (!gone.empty()) changed_ = true;
+  return gone;
+}
+
+// --- writing -----------------------------------------------------------------------------------
+
+State Kept::state() const {
+  return {boot_, scheduling_, settings_, declared_.live(), runs_};
+}
+
+bool Kept::write(Durable durable) {
+  if (!write_) return true;
+  const auto written = write_(state(), durable);
+  if (!written) {
+    if (problem_.empty()) {
+      log_.error("state_not_written", {{"reason", written.error().message},
+                                       {"effect", "changes may not outlast a restart"}});
+    }
+    problem_ = written.error().message;
+    changed_ = true;
+    // The change of a person may be in it.
+    if (durable == Durable::Yes) owed_ = Durable::Yes;
+    return false;
+  }
+  if (!problem_.empty()) log_.info("state_written_again");
+  problem_.clear();
+  changed_ = false;
+  owed_ = Durable::No;
+  return true;
+}
+
+bool Kept::write_now() {
+  return write(Durable::Yes);
+}
+
+std::optional<Time> Kept::write_some(Time now) {
+  if (!changed_ || !write_) return std::nullopt;
+  if (now < next_write_) return next_write_;
+  written_ = now;
+  next_write_ = now + (write(owed_) ? kEvery : kAgainAfter);
+  return changed_ ? std::optional(next_write_) : std::nullopt;
+}
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,189 @@
+#include "daemon/serve/changes.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "base/run_name.h"
+#include "daemon/tenant_names.h"
+
+namespace nvshare::daemon {
+namespace {
+
+core::Limits with(core::Limits limits, const Declaration& change) {
+  if (change.cores) limits.core_percent = *change.cores;
+  if (change.memory) limits.memory = change.memory->count > 0 ? change.memory : std::nullopt;
+  if (change.priority) limits.priority = *change.priority;
+  return limits;
+}
+
+}  // namespace
+
+// --- names -------------------------------------------------------------------------------------
+
+std::optional<TenantName> Changes::user_named(const std::string& name) const {
+  if (is_schedulers_own(name)) {
+    const auto called = tenant_called(name);
+    return called && called->kind == TenantKind::User ? called : std::nullopt;
+  }
+  const auto uid = find_user_ ? find_user_(name) : std::nullopt;
+  return uid ? std::optional(user_tenant(*uid)) : std::nullopt;
+}
+
+const TenantRecord* Changes::find(const std::string& name) const {
+  if (const TenantRecord* found = broker_.find_tenant(name)) return found;
+  const auto user = user_named(name);
+  return user ? broker_.find_tenant(user->name) : nullptr;
+}
+
+Result<TenantId> Changes::make_user(const std::string& name, Time now) {
+  const auto user = user_named(name);
+  if (!user) return Error{fmt::format("there is no user '{}'", name)};
+  return broker_.tenant_for(*user, kept_.limits_of(*user, settings_.default_limits()).limits, now);
+}
+
+std::optional<DeclaredLimits> Changes::declared_for(const std::string& name) const {
+  auto tenant = user_named(name);
+  if (!tenant) tenant = tenant_called(name);
+  if (!tenant) return std::nullopt;
+  const DeclaredLimits limits = kept_.limits_of(*tenant, settings_.default_limits());
+  return limits.declared() ? std::optional(limits) : std::nullopt;
+}
+
+std::vector<std::string> Changes::declared_absent() const {
+  std::vector<std::string> names;
+  for (const TenantName& one : kept_.in_tables()) {
+    if (broker_.find_tenant(one.name) == nullptr) names.push_back(one.name);
+  }
+  return names;
+}
+
+// --- limits ------------------------------------------------------------------------------------
+
+Result<bool> Changes::set_limits(TenantId id, const Declaration& limits, Time now) {
+  const TenantRecord& tenant = broker_.tenants().at(id);
+  if (const auto set = broker_.set_limits(id, with(tenant.limits, limits), now); !set) {
+    return set.error();
+  }
+  kept_.set_limits(tenant.is, limits);
+  broker_.keep(id, kept_.limited_live(tenant.is));
+  return kept_.write_now();
+}
+
+Result<bool> Changes::reset_limits(TenantId id, Time now) {
+  const TenantRecord& tenant = broker_.tenants().at(id);
+  kept_.reset_limits(tenant.is);
+  if (const auto applied = apply_limits(tenant, now); !applied) return applied.error();
+  return kept_.write_now();
+}
+
+Result<void> Changes::apply_limits(const TenantRecord& tenant, Time now) {
+  const core::Limits limits = limits_of(tenant).limits;
+  if (limits != tenant.limits) {
+    // What a tenant came with stays, also where the tenant around it was lowered since.
+    const auto set = broker_.set_limits(tenant.id, limits, now, false);
+    if (!set) return set.error();
+  }
+  broker_.keep(tenant.id, kept_.limited_live(tenant.is));
+  return {};
+}
+
+// A run keeps the limits with which it began.
+void Changes::apply_all_limits(Time now) {
+  for (const auto& [id, tenant] : broker_.tenants()) {
+    if (tenant.is.kind == TenantKind::Run) continue;
+    const auto applied = apply_limits(tenant, now);
+    if (!applied) {
+      log_.warn("limits_not_changed",
+                {{"tenant", tenant.is.name}, {"reason", applied.error().message}});
+    }
+  }
+}
+
+Result<bool> Changes::set_paused(TenantId id, bool paused, Time now) {
+  if (const auto set = broker_.set_paused(id, paused, now); !set) return set.error();
+  kept_.set_paused(broker_.tenants().at(id).is, paused);
+  return kept_.write_now();
+}
+
+// --- settings ----------------------------------------------------------------------------------
+
+Result<void> Changes::apply_setting(const Setting& setting, const std::string& text, Time now) {
+  if (!setting.changeable) {
+    return Error{fmt::format("{} cannot change while the scheduler runs", setting.name)};
+  }
+  Settings changed = settings_;
+  if (const auto good = daemon::set_setting(changed, setting.name, text); !good) return good;
+  if (changed.core != settings_.core) {
+    if (const auto taken = broker_.set_config(changed.core, now); !taken) return taken;
+  }
+  const bool defaults_change = changed.default_limits() != settings_.default_limits();
+  settings_ = changed;
+  broker_.set_backend(changed.memory_backend);
+  log_.info("setting_changed", {{"name", setting.name}, {"value", text}});
+  log_.set_level(changed.log_level);
+  if (defaults_change) apply_all_limits(now);
+  return {};
+}
+
+Result<bool> Changes::set_setting(const Setting& setting, const std::string& text, Time now) {
+  if (const auto applied = apply_setting(setting, text, now); !applied) return applied.error();
+  kept_.set_setting(setting.name, text_of(settings_, setting.name),
+                    text_of(original_, setting.name));
+  return kept_.write_now();
+}
+
+Result<bool> Changes::set_scheduling(bool on, Time now) {
+  if (const auto set = broker_.set_scheduling(on, now); !set) return set.error();
+  kept_.set_scheduling(on);
+  return kept_.write_now();
+}
+
+// --- restarts ----------------------------------------------------------------------------------
+
+void Changes::restore(Time now) {
+  const auto settings = kept_.settings();  // one that is refused is dropped from the kept ones
+  for (const auto& [name, value] : settings) {
+    const Setting* setting = find_setting(name);
+    const Result<void> applied =
+        setting == nullptr ? Error{"there is none"} : apply_setting(*setting, value, now);
+    if (applied) continue;
+    log_.warn("setting_not_restored",
+              {{"name", name}, {"value", value}, {"reason", applied.error().message}});
+    kept_.drop_setting(name);
+  }
+  if (!kept_.scheduling()) (void)broker_.set_scheduling(false, now);
+  for (const LiveTenant& one : kept_.live()) {
+    if (one.is.kind == TenantKind::Run) continue;
+    const auto limits = kept_.limits_of(one.is, settings_.default_limits()).limits;
+    const auto id = broker_.tenant_for(one.is, limits, now);
+    if (!id) {
+      log_.warn("tenant_not_restored", {{"tenant", one.is.name}, {"reason", id.error().message}});
+      continue;
+    }
+    broker_.keep(*id, kept_.limited_live(one.is));
+    if (one.paused) (void)broker_.set_paused(*id, true, now);
+  }
+}
+
+void Changes::look(Time now) {
+  const auto find = [this](const TenantName& name) -> const TenantRecord* {
+    const TenantRecord* found = broker_.find_tenant(name.name);
+    if (found == nullptr || found->is.kind != name.kind) return nullptr;
+    return name.kind != TenantKind::Run || found->is.uid == name.uid ? found : nullptr;
+  };
+  const auto gone =
+      kept_.look([&](const TenantName& name) { return find(name) != nullptr; },
+                 [&](const TenantName& name) {
+                   const TenantRecord* found = find(name);
+                   return found != nullptr && (!found->clients.empty() || !found->parts.empty());
+                 });
+  for (const TenantName& name : gone) {
+    const TenantRecord* tenant = find(name);
+    if (tenant == nullptr) continue;
+    (void)broker_.set_paused(tenant->id, false, now);
+    (void)apply_limits(*tenant, now);
+  }
+}
+
+}  // namespace nvshare::daemon

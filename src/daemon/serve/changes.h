@@ -1,0 +1,71 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/broker/broker.h"
+#include "daemon/kept.h"
+#include "daemon/settings.h"
+
+namespace nvshare::daemon {
+
+// What people change: each change goes to the broker, and is kept for after a restart. All that is
+// handed in outlives it.
+class Changes {
+ public:
+  // `find_user` finds users by their names. The settings are as the file and the environment say.
+  Changes(Broker& broker, Settings& settings, Kept& kept, Log& log, NameLookup::Find find_user = {})
+      : broker_(broker),
+        settings_(settings),
+        original_(settings),
+        kept_(kept),
+        log_(log),
+        find_user_(std::move(find_user)) {}
+
+  // Puts in force what a scheduler before this one has kept. Before programs connect; runs come
+  // with ProgramServer::restore_runs().
+  void restore(Time now);
+  // About once a second: forgets what is kept about tenants that are gone.
+  void look(Time now);
+
+  // The tenant of that name, where a user has two: "user-1000" and the user's own. Null: there is
+  // none now.
+  const TenantRecord* find(const std::string& name) const;
+  // The tenant of a user that need not have a process. An error when the name is no user's.
+  Result<TenantId> make_user(const std::string& name, Time now);
+  // The limits of a tenant that is there, and where they come from.
+  DeclaredLimits limits_of(const TenantRecord& tenant) const {
+    return kept_.limits_of(tenant.is, settings_.default_limits());
+  }
+
+  // The limits that a user or container will have that is not there. Nothing where none is
+  // declared.
+  std::optional<DeclaredLimits> declared_for(const std::string& name) const;
+  // The names of those with a table in the file that are not there.
+  std::vector<std::string> declared_absent() const;
+
+  // Each answers whether the change is written, and so outlasts a restart.
+  Result<bool> set_limits(TenantId tenant, const Declaration& limits, Time now);
+  // From now on the next source below `nvshare limit` holds.
+  Result<bool> reset_limits(TenantId tenant, Time now);
+  Result<bool> set_paused(TenantId tenant, bool paused, Time now);
+  Result<bool> set_setting(const Setting& setting, const std::string& text, Time now);
+  Result<bool> set_scheduling(bool on, Time now);
+
+ private:
+  std::optional<TenantName> user_named(const std::string& name) const;
+  Result<void> apply_setting(const Setting& setting, const std::string& text, Time now);
+  Result<void> apply_limits(const TenantRecord& tenant, Time now);
+  void apply_all_limits(Time now);
+
+  Broker& broker_;
+  Settings& settings_;
+  const Settings original_;
+  Kept& kept_;
+  Log& log_;
+  NameLookup::Find find_user_;
+};
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,279 @@
+// Runs: how they begin, which processes are in them, and when they end.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/run_name.h"
+#include "daemon/serve/programs.h"
+#include "wire/channel.h"
+
+namespace nvshare::daemon {
+namespace {
+
+// A keeper's connection is closed a moment before its process has left the run's cgroup.
+constexpr Duration kKeeperEnds = 500ms;
+constexpr Duration kLookClosely = 10ms;
+
+// What the run asks for. 100 cores, no memory and priority 0 ask for nothing.
+Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& settings) {
+  core::Limits limits;
+  if (message.core_limit < 1 || message.core_limit > core::kNoCoreLimit) {
+    return Error{fmt::format("core limit {} is not from 1 to 100", message.core_limit)};
+  }
+  if (message.memory_limit > static_cast<std::uint64_t>(core::kMostMemory.count)) {
+    return Error{"the memory limit is more than any GPU has"};
+  }
+  if (message.priority < core::kLowestPriority || message.priority > core::kHighestPriority) {
+    return Error{fmt::format("priority {} is not from {} to {}", message.priority,
+                             core::kLowestPriority, core::kHighestPriority)};
+  }
+  limits.core_percent = message.core_limit == core::kNoCoreLimit
+                            ? core::kNoCoreLimit
+                            : std::min(message.core_limit, settings.run_cores_max);
+  limits.priority = std::min(message.priority, settings.run_priority_max);
+  if (message.memory_limit > 0) {
+    limits.memory = Bytes{static_cast<std::int64_t>(message.memory_limit)};
+  }
+  return limits;
+}
+
+core::Limits tightest(core::Limits limits, const core::Limits& others) {
+  limits.core_percent = std::min(limits.core_percent, others.core_percent);
+  limits.priority = std::min(limits.priority, others.priority);
+  if (others.memory)
+    limits.memory = std::min(limits.memory.value_or(*others.memory), *others.memory);
+  return limits;
+}
+
+Result<void> check_backend(const wire::RunBegin& message) {
+  if (message.backend > wire::Backend::Managed) {
+    return Error{
+        fmt::format("there is no memory backend {}", static_cast<std::uint32_t>(message.backend))};
+  }
+  const bool oversubscribes = (message.flags & wire::kOversubscribeSelf) != 0;
+  if (oversubscribes && message.backend != wire::Backend::Managed) {
+    return Error{"a program can only be larger than its GPU with the backend 'managed'"};
+  }
+  return {};
+}
+
+}  // namespace
+
+// --- how they begin ----------------------------------------------------------------------------
+
+Result<std::optional<TenantId>> ProgramServer::run_of(int pid, Runs::Asked asked) {
+  forget_ended_runs();
+  return runs_.run_of(pid, broker_->tenants(), asked);
+}
+
+// The tenant that the run is a part of. A keeper that comes back for its run is in the run already.
+Result<std::optional<TenantId>> ProgramServer::parent_for(const Session& session,
+                                                          const std::string& name) {
+  const auto run = run_of(session.peer.pid);
+  if (!run) return run.error();
+  if (*run) {
+    const TenantRecord& around = broker_->tenants().at(**run);
+    const bool is_it = around.is.name == name && around.is.uid == session.peer.uid && !around.open;
+    return is_it ? around.parent : *run;
+  }
+  const auto outside = tenant_outside_runs(session.peer);
+  if (!outside) return outside.error();
+  return std::optional(*outside);
+}
+
+Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::RunBegin& message) {
+  if (const auto spoken = check_version(message.magic, message.major); !spoken)
+    return spoken.error();
+  if (session.peer.pid <= 0 || !session.key) return Error{"the scheduler cannot see your process"};
+  const std::string name(message.name, wire::text_length(message.name, sizeof message.name));
+  if (const auto restored = take_restored(session, name)) return *restored;
+  if (const auto good = check_run_name(name); !good) return good.error();
+  auto limits = limits_of(message, settings_);
+  if (!limits) return limits.error();
+  if (const auto good = check_backend(message); !good) return good.error();
+  look_after_runs();  // a name is free once the last process is gone
+  const auto parent = parent_for(session, name);
+  if (!parent) return parent.error();
+  const TenantName run{TenantKind::Run, name, session.peer.uid};
+  // A run whose keeper is gone is begun again: by a new keeper, which asks for the same limits, or
+  // by a person, which may ask for others. A process of the run itself gets no more by that, or it
+  // would leave its limits.
+  const TenantRecord* known = broker_->find_tenant(name);
+  const auto before = known != nullptr && !known->open ? kept_.asked_by(run) : std::nullopt;
+  const auto inside = run_of(session.peer.pid);
+  const bool is_inside = known != nullptr && inside && *inside == known->id;
+  if (before && is_inside) *limits = tightest(*limits, *before);
+  const auto good =
+      check_part(broker_->tenants(), *parent, *limits, before.value_or(core::Limits{}));
+  if (!good) return good.error();
+  limits->core_percent = std::min(limits->core_percent, settings_.run_cores_max);
+  const bool oversubscribes = (message.flags & wire::kOversubscribeSelf) != 0;
+  const auto begun = broker_->begin_run(run, before ? kept_.limits_of_run(run, *limits) : *limits,
+                                        reactor_.now(), message.backend, oversubscribes, *parent);
+  if (!begun) return begun;
+  before ? kept_.run_asks(run, *limits) : kept_.forget_run(run);
+  return begun;
+}
+
+// For after a restart: a process in the run is known before its keeper is back.
+void ProgramServer::keep_run(const Session& session, TenantId run, const wire::RunBegin& message) {
+  const TenantRecord& tenant = broker_->tenants().at(run);
+  KeptRun kept{tenant.is.name, tenant.is.uid, session.key->pid, session.key->started};
+  if (tenant.parent) kept.parent = broker_->tenants().at(*tenant.parent).is.name;
+  kept.cgroup = runs_.group_of(run);
+  kept.limits = tenant.limits;
+  kept.backend = message.backend;
+  kept.flags = message.flags;
+  kept_.run_begins(std::move(kept));
+}
+
+// The run's cgroup; empty when it has none. Without one the processes above a program tell its run.
+std::string ProgramServer::group_for(const Session& session, TenantId run) {
+  if (!groups_) return "";
+  const auto present = processes_.group_of(session.peer.pid);
+  if (!present) return "";
+  const std::string known = runs_.group_of(run);
+  if (!known.empty()) {
+    // A new keeper joins where it can. Elsewhere it is known by its process alone.
+    (void)groups_->move(*present, known, session.peer.pid);
+    return known;
+  }
+  const std::string& name = broker_->tenants().at(run).is.name;
+  const auto made = groups_->make(*present, name, session.peer.pid);
+  if (made) return *made;
+  if (!std::exchange(told_of_groups_, true)) {
+    log_.warn("no_run_cgroup", {{"tenant", name}, {"reason", made.error().message}});
+  }
+  return "";
+}
+
+void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
+  const auto tenant = begin_run(session, message);
+  if (!tenant) return refuse(session, tenant.error().message);
+  session.run = *tenant;
+  runs_.begin(*tenant, *session.key, group_for(session, *tenant));
+  keep_run(session, *tenant, message);
+  auto welcome = wire::make<wire::Welcome>();
+  welcome.magic = wire::kMagic;
+  welcome.major = wire::kMajor;
+  welcome.minor = wire::kMinor;
+  welcome.client = tenant->value;
+  welcome.when_lost = settings_.when_lost;
+  welcome.backend =
+      message.backend == wire::Backend::Default ? settings_.memory_backend : message.backend;
+  welcome.flags = message.flags & wire::kOversubscribeSelf;
+  wire::put_text(welcome.tenant, sizeof welcome.tenant,
+                 broker_->tenants().at(*tenant).is.name.c_str());
+  broker_->place_run(*tenant, message, welcome);
+  if (wire::send(session.socket.get(), &welcome.header, false) < 0) return doom(session);
+  call_back(*tenant);
+}
+
+// --- programs that came before their run -------------------------------------------------------
+
+// Whether the process is in the run, but was taken for one of a tenant around it.
+bool ProgramServer::belongs_to(const Session& session, TenantId run) {
+  if (session.doomed || session.run == run) return false;
+  const TenantMap& tenants = broker_->tenants();
+  std::optional<TenantId> taken_for;
+  if (session.client) taken_for = broker_->clients().at(*session.client).tenant;
+  if (session.run) taken_for = tenants.at(*session.run).parent;
+  if (!taken_for || *taken_for == run || !is_below(tenants, run, *taken_for)) return false;
+  if (session.run && is_below(tenants, run, *session.run)) return false;
+  const auto in = run_of(session.peer.pid, {.clients = false, .except = session.run});
+  return in && *in && is_below(tenants, **in, run);
+}
+
+// After the scheduler was away, programs and inner runs may be back before their run: they come
+// again.
+void ProgramServer::call_back(TenantId run) {
+  for (auto& [id, session] : sessions_) {
+    if (!belongs_to(session, run)) continue;
+    session.run ? give_up(*session.run) : doom(session);
+  }
+}
+
+// All of the run come again, and find the tenant around it.
+void ProgramServer::give_up(TenantId run) {
+  const TenantMap& tenants = broker_->tenants();
+  for (auto& [id, session] : sessions_) {
+    std::optional<TenantId> tenant = session.run;
+    if (session.client) tenant = broker_->clients().at(*session.client).tenant;
+    if (tenant && is_below(tenants, *tenant, run)) doom(session);
+  }
+  for (const TenantId one : tenants_below(tenants, run)) {
+    runs_.forget(one);
+    broker_->set_vacant(one, reactor_.now());
+  }
+}
+
+// --- how they end ------------------------------------------------------------------------------
+
+// A group in which processes are may be of a run that no state file knows. It goes with the last of
+// them, and otherwise nobody would remove it.
+void ProgramServer::use_groups(RunGroups groups) {
+  groups_ = std::move(groups);
+  const auto left = groups_->remove_leftovers();
+  old_groups_.insert(left.begin(), left.end());
+}
+
+// Whatever ends the scheduler may have ended keepers at the same moment.
+void ProgramServer::remove_groups() {
+  if (!groups_) return;
+  (void)end_of_turn();
+  for (const auto& [run, group] : runs_.all()) {
+    if (!group.empty()) old_groups_.insert(group);
+  }
+  const Duration waits = std::max(Duration::zero(), look_closely_until_ - reactor_.now());
+  for (Duration waited{}; waited <= waits; waited += kLookClosely) {
+    std::erase_if(old_groups_, [&](const auto& one) { return groups_->remove(one); });
+    if (old_groups_.empty()) return;
+    if (waits > Duration::zero()) std::this_thread::sleep_for(kLookClosely);
+  }
+}
+
+void ProgramServer::keeper_gone(TenantId run) {
+  const bool occupied = is_populated(runs_.group_of(run));
+  if (occupied) look_closely_until_ = reactor_.now() + kKeeperEnds;
+  broker_->end_run(run, reactor_.now(), occupied);
+  forget_ended_runs();
+}
+
+void ProgramServer::forget_ended_runs() {
+  std::vector<TenantId> ended;
+  for (const auto& [run, group] : runs_.all()) {
+    if (!broker_->tenants().contains(run)) ended.push_back(run);
+  }
+  for (const TenantId run : ended) {
+    const std::string group = runs_.group_of(run);
+    if (groups_ && !group.empty() && !groups_->remove(group)) old_groups_.insert(group);
+    runs_.forget(run);
+  }
+}
+
+bool ProgramServer::is_populated(const std::string& group) const {
+  return groups_ && !group.empty() && groups_->is_populated(group);
+}
+
+void ProgramServer::look_after_runs() {
+  // Not for each program that connects: after a restart there may be many of both.
+  if (groups_) std::erase_if(old_groups_, [&](const auto& one) { return groups_->remove(one); });
+  std::vector<TenantId> vacant;
+  for (const auto& [run, group] : runs_.all()) {
+    const auto tenant = broker_->tenants().find(run);
+    if (tenant == broker_->tenants().end() || !tenant->second.occupied) continue;
+    if (!groups_ || !groups_->is_populated(group)) vacant.push_back(run);
+  }
+  for (const TenantId run : vacant) broker_->set_vacant(run, reactor_.now());
+  forget_ended_runs();
+}
+
+std::optional<Time> ProgramServer::look_at_ending() {
+  if (look_closely_until_ <= reactor_.now()) return std::nullopt;
+  look_after_runs();
+  return reactor_.now() + kLookClosely;
+}
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,92 @@
+// Runs of a scheduler before this one: their programs may come back before their keepers do.
+
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "daemon/serve/programs.h"
+#include "daemon/tenant_names.h"
+
+namespace nvshare::daemon {
+
+bool ProgramServer::is_keeper(const KeptRun& run) const {
+  return processes_.key_of(run.pid) == ProcessKey{run.pid, run.started};
+}
+
+bool ProgramServer::has_processes(const KeptRun& run) const {
+  return is_keeper(run) || is_populated(run.cgroup);
+}
+
+void ProgramServer::restore_runs(Broker& broker) {
+  broker_ = &broker;
+  const std::vector<KeptRun> runs = kept_.runs();
+  for (const KeptRun& run : runs) restore(run);
+}
+
+// The run that the kept run lies in by its keeper or its cgroup, whatever its parent was.
+std::optional<TenantId> ProgramServer::run_around(const KeptRun& run) const {
+  if (is_keeper(run)) {
+    const auto above = runs_.run_of(run.pid, broker_->tenants());
+    if (above && *above) return *above;
+  }
+  return runs_.run_of_group(run.cgroup);
+}
+
+// Parents come before their parts; a user or container may have nothing but this run.
+std::optional<TenantId> ProgramServer::restored_parent(const KeptRun& run) {
+  if (run.parent.empty()) return std::nullopt;
+  if (const TenantRecord* known = broker_->find_tenant(run.parent)) return known->id;
+  std::optional<TenantName> name = tenant_called(run.parent, run.uid);
+  if (!name) {
+    // A run that is gone leaves its parts to the run around it, or else to the user or container.
+    // Past the run around it they would leave the limits of that run.
+    if (const auto around = run_around(run)) return around;
+    name = processes_.tenant_of(run.pid, run.uid);
+  }
+  const auto made = broker_->tenant_for(*name, limits_for_new(*name), reactor_.now());
+  return made ? std::optional(*made) : std::nullopt;
+}
+
+void ProgramServer::restore(const KeptRun& run) {
+  // The descriptor first: from then on the number can only be this process's.
+  UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, run.pid, 0)));
+  if (!is_keeper(run)) process.reset();
+  if (!process && !is_populated(run.cgroup)) return;
+  const TenantName name{TenantKind::Run, run.name, run.uid};
+  const bool oversubscribes = (run.flags & wire::kOversubscribeSelf) != 0;
+  const auto tenant = broker_->begin_run(name, limits_for_new(name), reactor_.now(), run.backend,
+                                         oversubscribes, restored_parent(run));
+  if (!tenant) {
+    return log_.warn("run_not_restored", {{"run", run.name}, {"reason", tenant.error().message}});
+  }
+  if (kept_.paused(name)) (void)broker_->set_paused(*tenant, true, reactor_.now());
+  runs_.begin(*tenant, {run.pid, run.started}, run.cgroup);
+  log_.info("run_restored", {{"run", run.name}, {"pid", run.pid}, {"uid", run.uid}});
+  if (!process) return keeper_gone(*tenant);
+  const TenantId id = *tenant;
+  (void)reactor_.watch(process.get(), EPOLLIN, [this, id](std::uint32_t) { end_restored(id); });
+  restored_.emplace(id, RestoredRun{run.pid, std::move(process)});
+}
+
+// Its keeper has gone without coming back.
+void ProgramServer::end_restored(TenantId tenant) {
+  const auto at = restored_.find(tenant);
+  if (at == restored_.end()) return;
+  reactor_.unwatch(at->second.process.get());
+  restored_.erase(at);
+  keeper_gone(tenant);
+}
+
+std::optional<TenantId> ProgramServer::take_restored(const Session& session,
+                                                     const std::string& name) {
+  const TenantRecord* known = broker_->find_tenant(name);
+  const auto at = known == nullptr ? restored_.end() : restored_.find(known->id);
+  if (at == restored_.end() || at->second.pid != session.peer.pid) return std::nullopt;
+  if (known->is.uid != session.peer.uid) return std::nullopt;
+  const TenantId tenant = known->id;
+  reactor_.unwatch(at->second.process.get());
+  restored_.erase(at);
+  return tenant;
+}
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/units.h"
+#include "config/reader.h"
+
+// The tables of scheduler.toml with limits of users, groups and containers.
+namespace nvshare::daemon {
+
+// Limits that one source says. A limit that is absent is left to the next source.
+struct Declaration {
+  std::optional<int> cores;     // 1 to 100; 100: no limit
+  std::optional<Bytes> memory;  // 0: no limit
+  std::optional<int> priority;
+
+  bool empty() const { return !cores && !memory && !priority; }
+  friend bool operator==(const Declaration&, const Declaration&) = default;
+};
+
+struct LimitTable {
+  std::string key;  // as the file has it: a name or a number
+  Declaration limits;
+
+  friend bool operator==(const LimitTable&, const LimitTable&) = default;
+};
+
+struct LimitTables {
+  std::map<std::uint32_t, LimitTable> users;     // by number
+  std::map<std::uint32_t, LimitTable> groups;    // by number
+  std::map<std::string, LimitTable> containers;  // by the tenant's name
+
+  friend bool operator==(const LimitTables&, const LimitTables&) = default;
+};
+
+// The number of a user or a group by its name; nothing where there is none. Handed in, so that
+// tests need no users.
+struct NameLookup {
+  using Find = std::function<std::optional<std::uint32_t>(const std::string& name)>;
+  Find user;
+  Find group;
+};
+
+// Reads `users`, `groups` and `containers` of the file; problems go to the reader's.
+LimitTables read_limit_tables(config::TableReader& file, config::Problems& problems,
+                              const NameLookup& lookup);
+// As read_limit_tables() takes them.
+std::string to_file(const LimitTables& tables);
+
+// A text between quotes, as a file has it.
+std::string toml_text(std::string_view text);
+
+}  // namespace nvshare::daemon
