@@ -10,14 +10,23 @@
 namespace nvshare::interposer::catching {
 namespace {
 
-// `call` has the driver make a context on the device.
+// The device's gate, if it has one, of a program that the scheduler takes.
+CUresult be_welcome(CUdevice device, gate::Gate*& gate) {
+  const KeepErrno keep;
+  gate = link::gate_of_device(device);
+  return gate == nullptr ? CUDA_SUCCESS : link::wait_for_welcome(*gate);
+}
+
+// `call` has the driver make a context on the device. The scheduler is asked before that, because a
+// context takes GPU memory, and a program that is refused is to have none.
 template <typename Call>
 CUresult make(const CUcontext* context, CUdevice device, const Call& call) {
+  gate::Gate* gate = nullptr;
+  if (const CUresult welcome = be_welcome(device, gate); welcome != CUDA_SUCCESS) return welcome;
   const CUresult result = memory::with_room(device, call);
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS || gate == nullptr) return result;
   const KeepErrno keep;
-  gate::Gate* gate = link::gate_of_device(device);
-  if (gate == nullptr) return result;
+  link::end_before_driver();
   gate::note_context(*gate, *context);
   if (link::memory_backend(*gate) == wire::Backend::Swap)
     moving::swap::swap_context_made(*gate, *context);

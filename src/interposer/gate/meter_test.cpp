@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "interposer/memory/limit_text.h"
-
 namespace nvshare::interposer::gate {
 namespace {
 
@@ -390,37 +388,6 @@ TEST(Window, NeverNeedsMoreMarkersThanThereAre) {
   for (uint32_t launches = Window::kFewest; launches <= Window::kMost; ++launches) {
     EXPECT_GE(Window::stride(launches), 1u);
     EXPECT_LE(launches / Window::stride(launches), Window::kMarkers);
-  }
-}
-
-constexpr uint64_t kCard = 150'109'880'320;
-
-TEST(LimitText, AsTheRestOfTheProductReadsSizes) {
-  EXPECT_EQ(memory::parse_limit("4Gi", kCard), 4ull << 30);
-  EXPECT_EQ(memory::parse_limit("512Mi", kCard), 512ull << 20);
-  EXPECT_EQ(memory::parse_limit("1.5Gi", kCard), 1536ull << 20);
-  EXPECT_EQ(memory::parse_limit("0.125KiB", kCard), 128u);
-  EXPECT_EQ(memory::parse_limit("64KiB", kCard), 64ull << 10);
-  EXPECT_EQ(memory::parse_limit("3G", kCard), 3'000'000'000ull);
-  EXPECT_EQ(memory::parse_limit("300M", kCard), 300'000'000ull);
-  EXPECT_EQ(memory::parse_limit("8K", kCard), 8'000ull);
-  EXPECT_EQ(memory::parse_limit("1048576", kCard), 1048576ull);
-  for (const char* wrong :
-       {"", "Gi", "-1", "4Q", "4 Gi", "4gi", "4Gi ", "1.Gi", ".5Gi", "1.5.5Gi", "1,5Gi", "1e9",
-        "1.1234567Gi", "99999999999999999999", "18446744073709551615Ki"}) {
-    EXPECT_EQ(memory::parse_limit(wrong, kCard), 0u) << wrong;
-  }
-  EXPECT_EQ(memory::parse_limit(nullptr, kCard), 0u);
-}
-
-TEST(LimitText, PercentOfTheCard) {
-  EXPECT_EQ(memory::parse_limit("100%", kCard), kCard);
-  EXPECT_EQ(memory::parse_limit("50%", kCard), kCard / 2);
-  EXPECT_EQ(memory::parse_limit("12.5%", kCard), kCard / 8);
-  EXPECT_EQ(memory::parse_limit("33%", 1001), 330u) << "rounded down";
-  EXPECT_EQ(memory::parse_limit("99%", UINT64_MAX), 18262276632972456098ull) << "nothing wraps";
-  for (const char* wrong : {"%", "0%", "101%", "-5%", "5 %", "5%%", "5%B", "100.1%"}) {
-    EXPECT_EQ(memory::parse_limit(wrong, kCard), 0u) << wrong;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -193,20 +194,40 @@ bool logs() {
   return wanted != nullptr && wanted[0] != 0 && wanted[0] != '0';
 }
 
-void log(const char* format, ...) {
-  if (!logs()) return;
-  const KeepErrno keep;
-  char line[512];
-  int length = snprintf(line, sizeof line, "nvshare[%d]: ", static_cast<int>(getpid()));
-  va_list arguments;
-  va_start(arguments, format);
+namespace {
+
+constexpr size_t kLine = 512;
+
+// Writes the line, which begins with so many characters already.
+void write_line(char (&line)[kLine], int length, const char* format, va_list arguments) {
   const int more = vsnprintf(line + length, sizeof line - length - 1, format, arguments);
-  va_end(arguments);
   if (more < 0) return;
   length += more;
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   line[length] = '\n';
   (void)!write(STDERR_FILENO, line, static_cast<size_t>(length) + 1);
+}
+
+}  // namespace
+
+void log(const char* format, ...) {
+  if (!logs()) return;
+  const KeepErrno keep;
+  char line[kLine];
+  const int length = snprintf(line, sizeof line, "nvshare[%d]: ", static_cast<int>(getpid()));
+  va_list arguments;
+  va_start(arguments, format);
+  write_line(line, length, format, arguments);
+  va_end(arguments);
+}
+
+void warn(const char* format, ...) {
+  const KeepErrno keep;
+  char line[kLine] = "nvshare: ";
+  va_list arguments;
+  va_start(arguments, format);
+  write_line(line, static_cast<int>(strlen(line)), format, arguments);
+  va_end(arguments);
 }
 
 void warn_once(const char* text) {
@@ -217,11 +238,7 @@ void warn_once(const char* text) {
     if (said[place].compare_exchange_strong(free, text)) break;
     if (free == text) return;
   }
-  if (place == kTexts) return;
-  const KeepErrno keep;
-  char line[512];
-  const int length = snprintf(line, sizeof line, "nvshare: %s\n", text);
-  (void)!write(STDERR_FILENO, line, static_cast<size_t>(length));
+  if (place < kTexts) warn("%s", text);
 }
 
 }  // namespace nvshare::interposer::guest

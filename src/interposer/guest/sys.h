@@ -84,6 +84,8 @@ bool logs();
 // One line to standard error when NVSHARE_LOG is set (1, debug); otherwise nothing at all.
 void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
+// One line to standard error: for what the user has to do something about.
+void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // One line to standard error, of each text the first time only: for what the user has to do
 // something about. Texts are told apart by where they are.
 void warn_once(const char* text);

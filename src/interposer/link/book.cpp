@@ -42,12 +42,13 @@ bool give_credit(Link& link, const Gone& gone) REQUIRES(link.mutex) {
   return wire::give(page->pinned_credit, gone.bytes);
 }
 
-enum class Asking { Refused, Given, Waits, NoPlace };
+enum class Asking { Refused, Given, Waits, NoPlace, Later };
 
 // Counts the bytes and asks for them, unless there is credit for them, as one: a connection that
 // begins anew says in its hello what is counted.
 Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   Lock lock(link.mutex);
+  if (is_refused(link)) return Asking::Later;
   if (!add_allocated(link, bytes)) return Asking::Refused;
   if (!movable) link.book.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged || take_credit(link, bytes, movable)) return Asking::Given;
@@ -88,12 +89,40 @@ void take_back(Link& link, uint64_t bytes, bool movable, uint64_t connection) {
 
 }  // namespace
 
+namespace {
+
+constexpr uint64_t kAskAgain = 20'000'000;
+
+}  // namespace
+
+bool wait_while_refused(const gate::Gate& gate) {
+  const KeepErrno keep;
+  while (is_refused(*gate.link) && !gate::stopped_looking()) sleep_ns(kAskAgain);
+  return !is_refused(*gate.link);
+}
+
+CUresult wait_for_welcome(const gate::Gate& gate) {
+  const KeepErrno keep;
+  const Link& link = *gate.link;
+  if (link.device.bad_limit) return kBadLimit;
+  while (is_refused(link)) {
+    if (gate::stopped_looking()) return gate::Passage::kRefused;
+    if (link.connection.absence.load() == Absence::OtherProtocol && !was_welcome(link))
+      return kOtherProtocol;
+    sleep_ns(kAskAgain);
+  }
+  return CUDA_SUCCESS;
+}
+
 Given memory_request(gate::Gate& gate, uint64_t bytes, bool movable) {
   const KeepErrno keep;
   Link& link = *gate.link;
   Request* request = nullptr;
   Asking asking;
-  while ((asking = ask(link, bytes, movable, &request)) == Asking::NoPlace) {
+  for (;;) {
+    asking = ask(link, bytes, movable, &request);
+    if (asking == Asking::Later && wait_while_refused(gate)) continue;
+    if (asking != Asking::NoPlace) break;
     sleep_ns(1'000'000);  // more threads than places
   }
   Given given = asking == Asking::Given ? Given::Room : Given::Refused;
@@ -125,10 +154,9 @@ void memory_freed(gate::Gate& gate, const Gone& gone) {
 
 namespace {
 
-constexpr uint64_t kAskAgain = 20'000'000;
-
 bool scheduler_comes_back(const Link& link) {
   constexpr uint64_t kSoon = 5'000'000'000;
+  if (is_refused(link)) return !gate::stopped_looking();
   const uint64_t lost_at = link.connection.lost_at.load();
   return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
          !gate::stopped_looking();
@@ -293,27 +321,43 @@ wire::Backend memory_backend(const gate::Gate& gate) {
   return gate.link->book.backend.load(std::memory_order_relaxed);
 }
 
+namespace {
+
+uint64_t less(uint64_t most, uint64_t used) {
+  return used < most ? most - used : 0;
+}
+
+// With one more limit, of which so much is in use: the smallest one is seen, and as much in use as
+// leaves what the tightest one leaves.
+void add_limit(MemoryView& view, uint64_t limit, uint64_t used) {
+  if (limit == 0) return;
+  const uint64_t left = less(limit, used);
+  const uint64_t left_before = view.limit == 0 ? left : less(view.limit, view.allocated);
+  if (view.limit == 0 || limit < view.limit) view.limit = limit;
+  view.allocated = view.limit - (left < left_before ? left : left_before);
+}
+
+}  // namespace
+
 MemoryView memory_view(gate::Gate& gate) {
   Link& link = *gate.link;
-  MemoryView view{link.device.own_limit, link.book.allocated.load()};
+  const uint64_t mine = link.book.allocated.load();
+  MemoryView view{0, mine};
   wire::Page* page = link.connection.page.load();
-  if (page == nullptr) return view;
-  const uint64_t limit = page->scheduler.memory_limit.load();
+  if (page == nullptr) {
+    add_limit(view, link.device.own_limit, mine);
+    return view;
+  }
   // Who has credit is the tenant's only process here, and knows best what it has allocated.
   const bool alone = page->movable_credit.cap.load() != 0 || page->pinned_credit.cap.load() != 0;
-  const uint64_t allocated = alone ? view.allocated : page->scheduler.tenant_allocated.load();
+  const uint64_t shared = alone ? 0 : page->scheduler.own_allocated.load();
+  add_limit(view, link.device.own_limit, shared > mine ? shared : mine);
+  add_limit(view, page->scheduler.memory_limit.load(),
+            alone ? mine : page->scheduler.tenant_allocated.load());
   const uint64_t room = page->scheduler.room.load();
   // The driver's own memory waits for nobody: what is free now is all there is.
   view.has_room = room != 0 && memory_backend(gate) != wire::Backend::Native;
-  view.room_left = room > view.allocated ? room - view.allocated : 0;
-  if (limit == 0) return view;
-  // Of the two limits the one that leaves less.
-  const uint64_t left = limit > allocated ? limit - allocated : 0;
-  const uint64_t own_left = view.limit > view.allocated ? view.limit - view.allocated : 0;
-  if (view.limit == 0 || left < own_left) {
-    view.limit = limit;
-    view.allocated = allocated;
-  }
+  view.room_left = less(room, mine);
   return view;
 }
 

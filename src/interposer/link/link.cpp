@@ -8,9 +8,9 @@
 #include "interposer/gate/records.h"
 #include "interposer/guest/fork.h"
 #include "interposer/link/state.h"
-#include "interposer/memory/limit_text.h"
 #include "interposer/moving/managed/managed.h"
 #include "wire/channel.h"
+#include "wire/limit_text.h"
 
 namespace nvshare::interposer::link {
 namespace {
@@ -26,14 +26,17 @@ bool identify(Link& link, CUdevice device) {
   if (real<FunctionId::cuDeviceTotalMem_v2>(&total, device) != CUDA_SUCCESS) return false;
   link.device.memory = total;
   link.device.own_limit = own_limit(total);
+  link.device.bad_limit = !own_limit_is_understood();
   link.device.number = device;
   link.gate.link = &link;
   return true;
 }
 
+std::atomic<bool> g_left{false};
+
 // Runs before the driver's own end, which registered itself earlier.
 void at_exit() {
-  if (in_forked_child()) return;
+  if (in_forked_child() || g_left.exchange(true)) return;
   for (Link& link : g_links) give_back_first(link);
   gate::stop_looking();
   for (Link& link : g_links) begin_to_leave(link);
@@ -41,12 +44,11 @@ void at_exit() {
 }
 
 // The first time a device is used. Without a scheduler the gate stands open, and the thread keeps
-// looking for one.
+// looking for one. A program that is refused waits at the closed gate.
 void make_link(Link& link, CUdevice device) {
   if (!identify(link, device)) return;
   const bool barrier = gate::prepare_barrier();
-  const bool connected = connect_link(link);
-  if (!connected) {
+  if (!connect_link(link) && !is_refused(link)) {
     link.work.free = true;
     link.work.unnoted = true;
     link.gate.state = gate::kFree;
@@ -157,6 +159,11 @@ void take_offer(Link& link) {
               static_cast<wire::Watch>(page->scheduler.watch.load()));
 }
 
+void end_before_driver() {
+  static std::atomic<bool> registered{false};
+  if (any_link() && !registered.exchange(true)) atexit(at_exit);
+}
+
 bool any_link() {
   return g_link_count.load(std::memory_order_relaxed) > 0;
 }
@@ -187,16 +194,37 @@ bool is_same(const CUuuid& one, const CUuuid& other) {
   return memcmp(&one, &other, sizeof one) == 0;
 }
 
+namespace {
+
+constexpr const char* kLimitVariable = "NVSHARE_GPU_MEMORY_LIMIT";
+
+// A program whose limit has a typing error is not to take the whole card.
+void say_bad_limit(const char* text) {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  char shown[40] = {};
+  strncpy(shown, text, sizeof shown - 1);
+  for (char* c = shown; *c != 0; ++c) {
+    if (*c < ' ' || *c > '~') *c = '?';
+  }
+  warn(
+      "this program gets no GPU memory, because %s is '%s', which is not understood (write 4Gi, "
+      "512Mi, 2G or 25%%; 0: no limit of its own)",
+      kLimitVariable, shown);
+}
+
+}  // namespace
+
 uint64_t own_limit(uint64_t device_memory) {
   constexpr uint64_t kNothingFits = 1;
-  const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT");
-  const uint64_t limit = memory::parse_limit(text, device_memory);
-  if (limit != 0 || text == nullptr || *text == 0 || strcmp(text, "0") == 0) return limit;
-  // A program whose limit has a typing error is not to take the whole card.
-  warn_once(
-      "NVSHARE_GPU_MEMORY_LIMIT is not understood, and this program gets no GPU memory "
-      "(examples: 4Gi, 512Mi, 2G, 25%; 0: no limit of its own)");
+  const char* text = getenv(kLimitVariable);
+  if (wire::understands_limit(text)) return wire::parse_limit(text, device_memory);
+  say_bad_limit(text);
   return kNothingFits;
+}
+
+bool own_limit_is_understood() {
+  return wire::understands_limit(getenv(kLimitVariable));
 }
 
 gate::Gate* gate_of_current_device() {
@@ -304,6 +332,7 @@ void forget_links_after_fork() {
     link.connection.page = nullptr;  // the mapping does not follow into children
     link.mutex.reset_after_fork();
     link.phase = Phase::Unmanaged;
+    link.connection.absence = Absence::NoScheduler;
   }
 }
 

@@ -19,12 +19,28 @@ gate::Gate* gate_of_device(CUdevice device);
 // The gate of a device, if it is used already; asking does not make it so.
 gate::Gate* gate_in_use(const CUuuid& device);
 
+// A context is made. The driver may have registered its end with the first one, and ours must come
+// before that: the driver is still used there.
+void end_before_driver();
+
 bool uuid_of(CUdevice device, CUuuid& uuid);
 bool is_same(const CUuuid& one, const CUuuid& other);
 
+// Waits while a scheduler is there and does not take the program. False when it still does not: the
+// process ends.
+bool wait_while_refused(const gate::Gate& gate);
+
+// The same before a context is made. An error where waiting is of no use: the scheduler speaks
+// another protocol (the error is the one for daemons that are missing), or the process's own limit
+// is not understood.
+inline constexpr CUresult kOtherProtocol = CUDA_ERROR_SYSTEM_NOT_READY;
+inline constexpr CUresult kBadLimit = CUDA_ERROR_OUT_OF_MEMORY;
+CUresult wait_for_welcome(const gate::Gate& gate);
+
 // Asks the scheduler whether this device's tenant may allocate `bytes` more, which can leave the
 // GPU (`movable`) or never will, and waits for the answer; far from any limit there is credit, and
-// nothing to ask. Unless refused they are counted from now on. Without a scheduler only the
+// nothing to ask. Unless refused they are counted from now on. A program that the scheduler does
+// not take waits here. Without a scheduler only the
 // process's own limit (NVSHARE_GPU_MEMORY_LIMIT) counts, and the process tests it. Thread-safe;
 // never called with a lock of ours held.
 enum class Given {
@@ -41,7 +57,8 @@ uint64_t memory_of_device(const gate::Gate& gate);
 // grant is held when this returns. False without a scheduler, which could make room.
 bool memory_found_no_room(gate::Gate& gate, uint64_t bytes);
 
-// Whether there is a scheduler; one that has just gone is waited for: it alone can make room.
+// Whether there is a scheduler; one that has just gone, or does not take the program, is waited
+// for: it alone can make room.
 bool wait_for_scheduler(const gate::Gate& gate);
 
 // For an allocation: whether it is to be tried once more when the driver had no memory for it.
@@ -111,8 +128,8 @@ void arena_slabs(gate::Gate& gate, moving::swap::SlabNews news,
 // What becomes of plain allocations.
 wire::Backend memory_backend(const gate::Gate& gate);
 
-// What the tenant may have (the least of its limit and the process's own; 0: no limit) and what of
-// it is allocated.
+// What the tenant may have (the least of its limit and the process's own; 0: no limit), and what
+// of it is in use: so much that the limit which is nearest leaves the rest.
 struct MemoryView {
   uint64_t limit = 0;
   uint64_t allocated = 0;
@@ -125,5 +142,6 @@ MemoryView memory_view(gate::Gate& gate);
 // The process's own limit on a device that has so much memory (NVSHARE_GPU_MEMORY_LIMIT); 0: none.
 // Of a value that is not understood: so little that nothing fits.
 uint64_t own_limit(uint64_t device_memory);
+bool own_limit_is_understood();
 
 }  // namespace nvshare::interposer::link

@@ -32,10 +32,12 @@ int connect_to_scheduler() {
   return socket_path(path) ? wire::connect_to(path, kTimeout) : -ENAMETOOLONG;
 }
 
-const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd) {
+const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd,
+                                 int* error) {
   int length = wire::receive(socket, buffer, true, fd);
   // Who is refused before the message was read finds that first, and then the reason.
   if (length == -ECONNRESET) length = wire::receive(socket, buffer, true, fd);
+  if (error != nullptr) *error = length < 0 ? -length : 0;
   const wire::Header* header =
       length > 0 ? wire::look_at(buffer, static_cast<size_t>(length)) : nullptr;
   if (const auto* refused = wire::as<wire::Refused>(header)) {

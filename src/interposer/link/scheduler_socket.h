@@ -10,8 +10,10 @@ namespace nvshare::interposer::link {
 int connect_to_scheduler();
 
 // The answer to the first message of a connection, with the descriptor that came along in *fd (the
-// caller's to close; -1 when none) unless `fd` is null. Null when there is none. `buffer` is
+// caller's to close; -1 when none) unless `fd` is null. Null when there is none: then *error is
+// EAGAIN when none came in time, and something else when the connection was closed. `buffer` is
 // aligned for any message.
-const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd = nullptr);
+const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd = nullptr,
+                                 int* error = nullptr);
 
 }  // namespace nvshare::interposer::link

@@ -13,7 +13,7 @@ inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxOrders = 64;
 
 enum class Phase : uint32_t {
-  Unmanaged,  // no scheduler: the gate stands open (or, when told to wait, closed)
+  Unmanaged,  // no connection, for which Absence has the reason: the gate stands open or closed
   Idle,       // connected, nothing asked for
   Asked,
   Holding,
@@ -43,6 +43,14 @@ struct Device {
   CUuuid uuid = {};
   uint64_t memory = 0;
   uint64_t own_limit = 0;  // 0: none
+  bool bad_limit = false;  // of its own: it is not understood
+};
+
+// Why a link has no connection.
+enum class Absence : uint32_t {
+  NoScheduler,    // nobody answers: the program runs by itself, or waits, as it was told
+  Refused,        // the scheduler does not take the program: the program waits
+  OtherProtocol,  // the scheduler never will: a program that was never welcome gets CUDA's error
 };
 
 // The link's thread changes it with the mutex held, and reads it as it likes.
@@ -52,6 +60,8 @@ struct Connection {
   std::atomic<wire::Page*> page{nullptr};  // null: nobody looks at it
   void* page_memory = nullptr;             // where it is mapped, now or before
   std::atomic<uint64_t> lost_at{0};        // when the scheduler went; 0: there was none yet
+  // While the phase is Unmanaged.
+  std::atomic<Absence> absence{Absence::NoScheduler};
 };
 
 struct Grant {
@@ -125,6 +135,7 @@ struct Thread {
   uint64_t alive = 0;
   uint64_t alive_at = 0;
   uint64_t look_again = 0;
+  uint64_t refused_at = 0;  // the last time
   // When, without a scheduler, it next tries to have all of its memory on the GPU; and how long it
   // waited for that.
   uint64_t alone_at = 0;
@@ -228,9 +239,18 @@ void give_grant_back(Link& link, const gate::Done& done) REQUIRES(link.mutex);
 // the socket, also while memory moves or the GPU is waited for. It starts neither: orders are kept
 // for run_orders(), and a request that the gate must close for ends the reading.
 bool read_messages(Link& link);
-// Connects and says hello; true when the scheduler welcomed the link, which is
-// then Idle.
+// With the gate closed: waits until nothing of the link is on the GPU or on its way there, and says
+// since when that is so.
+gate::Done drain(Link& link);
+
+// connect.cpp: connects and says hello; true when the scheduler welcomed the link, which is then
+// Idle. Otherwise the link knows why not (Absence); the gate is closed when the program is refused,
+// and as it was when there is no scheduler.
 bool connect_link(Link& link);
+// Whether a scheduler is there and does not take the program.
+bool is_refused(const Link& link);
+// Whether a scheduler ever took the program.
+bool was_welcome(const Link& link);
 // Serves the connection for as long as the process lives.
 void* serve_link(void* link);
 

@@ -1,18 +1,12 @@
 // The thread that serves a device's connection: takes grants and gives them back, runs the meter,
 // and looks for the scheduler when it is away.
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include "interposer/gate/records.h"
-#include "interposer/link/ipc.h"
-#include "interposer/link/scheduler_socket.h"
 #include "interposer/link/state.h"
 #include "interposer/memory/ipc_answer.h"
 #include "interposer/moving/swap/swap.h"
@@ -39,60 +33,6 @@ constexpr uint64_t kLookForScheduler = kSecond;
 constexpr uint64_t kGivesWayFrom = 3 * kSecond;      // between tries to run alone
 constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
 constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
-
-// --- connecting --------------------------------------------------------------------------------
-
-// Puts the page where the last one was, so that nobody who looks at it ever finds a hole. Refuses
-// one that could be cut off under us.
-bool map_page(Link& link, int fd) {
-  if (lseek(fd, 0, SEEK_END) < static_cast<off_t>(wire::kPageSize)) return false;
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
-  void* old = link.connection.page_memory;
-  void* memory = mmap(old, wire::kPageSize, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | (old != nullptr ? MAP_FIXED : 0), fd, 0);
-  if (memory == MAP_FAILED) return false;
-  madvise(memory, wire::kPageSize, MADV_DONTFORK);
-  link.connection.page_memory = memory;
-  auto* page = static_cast<wire::Page*>(memory);
-  if (page->magic != wire::kPageMagic) return false;
-  page->program.rounding = link.book.rounding.load();
-  link.connection.page = page;
-  return true;
-}
-
-wire::Hello hello_of(const Link& link) {
-  auto hello = wire::make<wire::Hello>();
-  hello.magic = wire::kMagic;
-  hello.major = wire::kMajor;
-  hello.minor = wire::kMinor;
-  memcpy(hello.gpu, &link.device.uuid, sizeof hello.gpu);
-  hello.gpu_memory = link.device.memory;
-  hello.allocated = link.book.allocated.load();
-  hello.pinned = link.book.pinned.load();
-  hello.resident = hello.allocated - link.book.absent.load();
-  hello.memory_limit = link.device.own_limit;
-  wire::put_text(hello.program, sizeof hello.program, program_invocation_short_name);
-  return hello;
-}
-
-// The scheduler's answer to a hello; true when it is welcome.
-bool take_welcome(Link& link, int socket) REQUIRES(link.mutex) {
-  alignas(8) char buffer[wire::kMaxMessage];
-  int page = -1;
-  const auto* welcome = wire::as<wire::Welcome>(first_answer(socket, buffer, &page));
-  const bool good = welcome != nullptr && welcome->magic == wire::kMagic &&
-                    welcome->major == wire::kMajor && page >= 0 && map_page(link, page);
-  if (page >= 0) close(page);
-  if (!good) return false;
-  link.grant.watch = welcome->watch;
-  link.thread.when_lost = welcome->when_lost;
-  link.book.backend = welcome->backend;
-  link.told.minor = welcome->minor;
-  log("connected as client %llu of %.*s", static_cast<unsigned long long>(welcome->client),
-      static_cast<int>(sizeof welcome->tenant), welcome->tenant);
-  return true;
-}
 
 // Who finds it closed and goes to sleep does both under the lock, and would miss the bell
 // otherwise.
@@ -129,8 +69,9 @@ void wait_for_end(uint64_t expected, uint64_t now, uint64_t* awake_since) {
   }
 }
 
-// With the gate closed: waits until nothing of us is on the GPU or on its way there, and says since
-// when that is so. Work in flight may depend on a thread that waits at the gate (a stream that
+}  // namespace
+
+// Work in flight may depend on a thread that waits at the gate (a stream that
 // waits for a value the host writes): when nothing moves for long (Stuck), whoever waits is let
 // through for a moment.
 gate::Done drain(Link& link) {
@@ -159,6 +100,8 @@ gate::Done drain(Link& link) {
   }
   return done;
 }
+
+namespace {
 
 uint64_t seen(const gate::Done& done, uint64_t now) {
   return done.since != 0 && done.since < now ? done.since : now;
@@ -428,17 +371,19 @@ void close_for_request(Link& link) {
   answer(link, request, Request::kAbsent);
 }
 
-void serve_connection(Link& link) {
+// Until the connection ends: true when the scheduler has closed it, false when the scheduler hangs.
+bool serve_connection(Link& link) {
   for (;;) {
     const int64_t patience = patience_of(link);
     pollfd poll{link.connection.socket, POLLIN, 0};
     const timespec time{patience / static_cast<int64_t>(kSecond),
                         patience % static_cast<int64_t>(kSecond)};
     ppoll(&poll, 1, &time, nullptr);
-    if (poll.revents != 0 && !read_messages(link)) return;
+    if (poll.revents != 0 && !read_messages(link)) return true;
     close_for_request(link);
     run_orders(link);
-    if (link.thread.lost || is_hung(link)) return;
+    if (link.thread.lost) return true;
+    if (is_hung(link)) return false;
     if (link.phase == Phase::Holding && !gate::stopped_looking() && look(link)) stop(link);
   }
 }
@@ -467,9 +412,10 @@ void lose(Link& link) {
   open_gate(link, gate::kClosed);
 }
 
-// Alone the program runs on when it was told to, as soon as all it has is on the GPU.
+// Without a scheduler the program runs on when it was told to, as soon as all it has is on the GPU.
 void run_alone(Link& link) {
-  if (link.phase != Phase::Unmanaged || link.gate.state.load() != gate::kClosed) return;
+  if (link.phase != Phase::Unmanaged || is_refused(link)) return;
+  if (link.gate.state.load() != gate::kClosed) return;
   if (link.thread.when_lost != wire::WhenLost::Run || now_ns() < link.thread.alone_at) return;
   if (link.book.absent.load() > 0) {  // something may move, and nothing that is in use does
     gate::close_gate(link.gate);
@@ -493,64 +439,7 @@ void run_alone(Link& link) {
   open_gate(link, gate::kFree);
 }
 
-// Host memory of the scheduler before this one is still there, and all of it is kept until this one
-// says how much is enough.
-void tell_of_arena(Link& link) REQUIRES(link.mutex) {
-  if (link.told.arena == 0) return;
-  moving::swap::swap_arena_need(link.gate, ~uint64_t{0}, nullptr);
-  auto message = wire::make<wire::ArenaKept>();
-  message.bytes = link.told.arena;
-  tell(link, message.header);
-}
-
-// Before it says hello again nothing of it may be on the GPU.
-bool come_back(Link& link, int socket) {
-  const uint32_t before = link.gate.state.load();
-  if (link.made) {
-    gate::close_gate(link.gate);
-    drain(link);
-  }
-  moving::swap::swap_forget_shared(link.gate);
-  Lock lock(link.mutex);
-  auto hello = hello_of(link);
-  if (wire::send(socket, &hello.header, true) == 0 && take_welcome(link, socket)) {
-    link.connection.socket = socket;
-    ++link.connection.number;
-    link.phase = Phase::Idle;
-    link.grant.number = link.grant.drop = 0;
-    link.told.turned_pinned = false;
-    link.grant.meter.begin(now_ns());
-    link.grant.total_used = 0;
-    link.thread.alone_at = link.thread.alone_wait = 0;
-    tell_of_arena(link);
-    ipc_announce_again(link);
-    open_gate(link, gate::kClosed);
-    return true;
-  }
-  link.work.free = before == gate::kFree;
-  open_gate(link, before);
-  return false;
-}
-
 }  // namespace
-
-bool connect_link(Link& link) {
-  const int socket = connect_to_scheduler();
-  if (socket < 0) {
-    link.thread.look_again = kLookForScheduler;
-    return false;
-  }
-  if (come_back(link, socket)) {
-    link.thread.look_again = kLookForScheduler;
-    return true;
-  }
-  close(socket);
-  // Saying hello costs the program a moment: not too often when nobody answers.
-  link.thread.look_again = link.thread.look_again < kMostPatientLook
-                               ? 2 * link.thread.look_again + kSecond
-                               : kMostPatientLook;
-  return false;
-}
 
 void* serve_link(void* argument) {
   Link& link = *static_cast<Link*>(argument);
@@ -559,8 +448,12 @@ void* serve_link(void* argument) {
   real<FunctionId::cuThreadExchangeStreamCaptureMode>(&mode);
   for (;;) {
     if (link.connection.socket >= 0) {
-      serve_connection(link);
+      const uint64_t begin = now_ns();
+      const bool closed = serve_connection(link);
       lose(link);
+      // A scheduler that is still there is asked before the program runs on by itself, because it
+      // may refuse the program. One that closes every connection is not asked at once.
+      if (closed && now_ns() - begin > kSecond && connect_link(link)) continue;
     }
     run_alone(link);
     sleep_ns(link.thread.look_again != 0 ? link.thread.look_again : kLookForScheduler);

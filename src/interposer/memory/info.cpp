@@ -15,6 +15,8 @@ Size least(Size real, uint64_t own) {
 template <FunctionId kFunction, typename Size>
 CUresult get_info(Size* free, Size* total) {
   gate::Gate* gate = link::gate_of_current_device();
+  // Nobody knows the limit of a program that the scheduler does not take yet.
+  if (gate != nullptr) link::wait_while_refused(*gate);
   const link::MemoryView view = gate == nullptr ? link::MemoryView{} : link::memory_view(*gate);
   if (view.limit == 0 && !view.has_room) return real<kFunction>(free, total);
   Size real_free = 0;

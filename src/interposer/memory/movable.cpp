@@ -4,6 +4,8 @@ namespace nvshare::interposer::memory {
 Home home_of_memory() {
   gate::Gate* gate = link::gate_of_current_device();
   if (gate == nullptr) return {};
+  // The scheduler that takes the program chooses the backend.
+  link::wait_while_refused(*gate);
   const wire::Backend backend = link::memory_backend(*gate);
   const bool possible =
       backend == wire::Backend::Swap ||
