@@ -26,8 +26,14 @@ Error cannot_connect(const RunDirectory& directory, int error) {
     case ENOENT:
     case ECONNREFUSED:
     case ENOTDIR:
-      return Error{fmt::format("no scheduler is running in {}: start a program with nvshare run",
-                               directory.path)};
+      if (!directory.silent.empty()) {
+        return Error{
+            fmt::format("the scheduler in {} does not answer: start it again", directory.silent)};
+      }
+      return Error{fmt::format("no scheduler is running in {}: start {}", directory.path,
+                               directory.path == surroundings().system
+                                   ? "nvshare-scheduler"
+                                   : "a program with nvshare run")};
     case EACCES:
     case EPERM:
       return Error{"permission denied: control is for root and the group nvshare"};

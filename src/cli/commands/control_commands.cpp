@@ -15,6 +15,15 @@ namespace {
 
 const Positional kName{"NAME", "whose: see nvshare status", true};
 
+// A change that holds now, and could not be written for later.
+void warn_if_not_kept(std::string_view command, const std::string& json, Streams streams) {
+  if (read_kept(json)) return;
+  streams.err << fmt::format(
+      "nvshare {}: done, but a restart of the scheduler would undo it: its state could not be "
+      "written (see its log)\n",
+      command);
+}
+
 // Asks for a change of a tenant, and prints what it is then.
 int change_tenant(std::string_view command, const std::string& request, Streams streams) {
   const Asked asked = ask_scheduler(command, request, streams);
@@ -22,17 +31,23 @@ int change_tenant(std::string_view command, const std::string& request, Streams 
   const auto tenant = read_tenant(*asked.json);
   if (!tenant) return complain(command, tenant.error().message, kFailed, streams);
   streams.out << tenant_line(*tenant);
+  warn_if_not_kept(command, *asked.json, streams);
   return kGood;
 }
 
 int run_limit(const Arguments& arguments, Streams streams) {
   std::vector<std::string> wrong;
+  const std::string& name = arguments.positionals()[0];
   const LimitWish wish = read_limits(arguments, wrong);
-  if (wrong.empty() && wish.empty()) wrong.push_back("give --cores, --mem or --priority");
+  const bool reset = arguments.has("reset");
+  if (wrong.empty() && wish.empty() && !reset) {
+    wrong.push_back("give --cores, --mem, --priority or --reset");
+  }
+  if (reset && !wish.empty()) wrong.push_back("--reset: goes without new limits");
   if (!wrong.empty()) {
     return complain("limit", join({wrong.begin(), wrong.end()}, "; "), kBadInput, streams);
   }
-  return change_tenant("limit", limit_request(arguments.positionals()[0], wish), streams);
+  return change_tenant("limit", reset ? reset_request(name) : limit_request(name, wish), streams);
 }
 
 int run_pause(const Arguments& arguments, Streams streams) {
@@ -61,6 +76,7 @@ int set_scheduling(const std::string& value, Streams streams) {
   const Asked asked = ask_scheduler("config", scheduling_request(value == "on"), streams);
   if (!asked.json) return asked.code;
   streams.out << fmt::format("scheduling = {}\n", value);
+  warn_if_not_kept("config", *asked.json, streams);
   return kGood;
 }
 
@@ -77,6 +93,7 @@ int set(const std::string& key, const std::string& value, bool json, Streams str
   for (const SettingInfo& one : *settings) {
     streams.out << fmt::format("{} = {}\n", one.name, one.value);
   }
+  warn_if_not_kept("config", *asked.json, streams);
   return kGood;
 }
 
@@ -121,15 +138,22 @@ int run_config(const Arguments& arguments, Streams streams) {
 Command limit_command() {
   CommandSpec spec;
   spec.name = "limit";
-  spec.summary = "Change what a running program may have";
+  spec.summary = "Change what a program, a user or a container may have";
   spec.positionals = {kName};
   spec.options = limit_options();
+  spec.options.push_back(
+      {"reset", 0, "", "the limits that it has without nvshare limit: from its run or the file"});
   spec.more =
-      "Takes effect at once; what is not given stays as it is.\n\n"
+      "Takes effect at once; what is not given stays as it is. It outlasts a restart of the\n"
+      "scheduler. The limits of a user hold for all its runs together, and can be set before\n"
+      "the first comes: NAME may be user-1000, or the user's name. A run has no limit above its\n"
+      "user's, nor above that of the run around it.\n\n"
       "examples:\n"
       "  nvshare limit train --cores 60\n"
       "  nvshare limit train --mem 8Gi --priority 2\n"
-      "  nvshare limit train --mem none";
+      "  nvshare limit train --mem none\n"
+      "  nvshare limit train --reset\n"
+      "  nvshare limit alice --cores 40";
   return {spec, run_limit};
 }
 
@@ -172,8 +196,9 @@ Command config_command() {
       {"KEY=VALUE", "the change, or KEY alone to see it; default: show all", false}};
   spec.options = {{"json", 'j', "", "for programs: what the scheduler answers"}};
   spec.more =
-      "A change counts until the scheduler ends. scheduling=off lets everyone run at once,\n"
-      "without limits of time.\n\n"
+      "A change goes before the file and the environment, also after a restart of the scheduler.\n"
+      "The value that those say ends it. scheduling=off lets everyone run at once, without limits\n"
+      "of time.\n\n"
       "examples:\n"
       "  nvshare config\n"
       "  nvshare config turn=10ms\n"

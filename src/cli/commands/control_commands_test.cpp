@@ -48,11 +48,33 @@ TEST(ControlCommands, LimitSendsWhatWasGivenAndShowsWhatIs) {
   EXPECT_EQ(outcome.out, "train: cores 60%, memory 8GiB, priority 2\n");
   run({"limit", "train", "--mem", "8Gi", "--priority=-2"});
   run({"limit", "train", "--mem", "none"});
+  run({"limit", "train", "--reset"});
   EXPECT_EQ(server.requests(),
             (std::vector<std::string>{
                 R"({"op":"limit","name":"train","cores":60})",
                 R"({"op":"limit","name":"train","memory":8589934592,"priority":-2})",
-                R"({"op":"limit","name":"train","memory":null})"}));
+                R"({"op":"limit","name":"train","memory":null})",
+                R"({"op":"limit","name":"train","reset":true})"}));
+}
+
+TEST(ControlCommands, AChangeThatIsNotKeptIsDoneAndToldSo) {
+  ControlServer server(
+      always(R"({"ok":true,"kept":false,"tenant":{"name":"a","cores":60,"memory":null}})"));
+  const Outcome outcome = run({"limit", "a", "--cores", "60"});
+  EXPECT_EQ(outcome.code, kGood);
+  EXPECT_EQ(outcome.out, "a: cores 60%, memory without limit, priority 0\n");
+  EXPECT_EQ(outcome.err.find("nvshare limit: done, but a restart of the scheduler would undo it"),
+            0u)
+      << outcome.err;
+}
+
+TEST(ControlCommands, WhyTellsWhereTheLimitsComeFrom) {
+  ControlServer server(
+      always(R"({"ok":true,"processes":[],"limits":{"cores":40,"memory":null,"priority":-1},)"
+             R"("limits_from":{"cores":"file","memory":"default","priority":"limit"}})"));
+  EXPECT_EQ(run({"why", "user-5"}).out,
+            "user-5 has no process on a GPU\n"
+            "limits: cores 40% (file), memory without limit (default), priority -1 (limit)\n");
 }
 
 TEST(ControlCommands, TraceShowsWhatThereIsInParts) {
@@ -88,7 +110,10 @@ TEST(ControlCommands, WrongValuesAreNotSent) {
             "--cores: '0' is not a whole number from 1 to 100 (100: no limit)\n");
   EXPECT_EQ(run({"limit", "train", "--cores", "none"}).err,
             "nvshare limit: --cores: 'none' is not a whole number from 1 to 100 (100: no limit)\n");
-  EXPECT_EQ(run({"limit", "train"}).err, "nvshare limit: give --cores, --mem or --priority\n");
+  EXPECT_EQ(run({"limit", "train"}).err,
+            "nvshare limit: give --cores, --mem, --priority or --reset\n");
+  EXPECT_EQ(run({"limit", "train", "--reset", "--cores", "5"}).err,
+            "nvshare limit: --reset: goes without new limits\n");
   EXPECT_EQ(run({"config", "=1"}).code, kBadInput);
   EXPECT_EQ(run({"config", "scheduling=maybe"}).err,
             "nvshare config: scheduling: 'maybe' is not one of on, off\n");

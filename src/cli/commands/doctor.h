@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ Result<Probe> read_probe(const std::string& line);
 // How much host memory can be spared for swapping, and by what it is limited: a warning where it is
 // less than half of the largest GPU.
 Finding host_memory_finding(const Status& status);
+
+// What NVSHARE_GPU_MEMORY_LIMIT has for a value, and whether it is understood. None: it is not set.
+std::optional<Finding> own_limit_finding(const char* value);
 
 // Looks at everything there is. Starts a private scheduler where there is none, as `run` does.
 std::vector<Finding> examine();

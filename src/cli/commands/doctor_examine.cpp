@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 
 #include "cli/commands/control_client.h"
@@ -33,6 +34,9 @@ class Examination {
  public:
   std::vector<Finding> all() {
     const bool complete = look_at_parts();
+    if (auto limit = own_limit_finding(std::getenv("NVSHARE_GPU_MEMORY_LIMIT"))) {
+      findings_.push_back(std::move(*limit));
+    }
     const bool driver = look_at_driver();
     if (complete && driver) look_at_scheduler();
     return std::move(findings_);
@@ -115,7 +119,11 @@ class Examination {
   void look_at_scheduler() {
     const auto directory = find_run_directory(surroundings());
     if (!directory) return problem("run directory", directory.error().message);
-    if (directory->system_silent) {
+    if (directory->silent == directory->path) {
+      return problem(fmt::format("the scheduler in {} does not answer", directory->path),
+                     "start it again");
+    }
+    if (!directory->silent.empty()) {
       warn("the system's scheduler does not answer", "start it: systemctl start nvshare-scheduler");
     }
     auto connection = connect_or_start(*directory);

@@ -4,6 +4,7 @@
 
 #include "cli/commands/doctor.h"
 #include "cli/show/render.h"
+#include "wire/limit_text.h"
 
 namespace nvshare::cli {
 namespace {
@@ -39,6 +40,20 @@ Finding host_memory_finding(const Status& status) {
                       "refused memory",
                       what, to_text(largest->memory), largest->index),
           std::string(advice(arena))};
+}
+
+std::optional<Finding> own_limit_finding(const char* value) {
+  if (value == nullptr || *value == 0) return std::nullopt;
+  const std::string what = fmt::format("NVSHARE_GPU_MEMORY_LIMIT is '{}'", value);
+  if (!wire::understands_limit(value)) {
+    return Finding{Level::Problem, what + ", which is not understood: programs get no GPU memory",
+                   "write 4Gi, 512Mi, 2G or 25%, or unset it"};
+  }
+  const bool none = std::string_view(value) == "0";
+  return Finding{Level::Good,
+                 what + (none ? ": programs that are started here have no limit of their own"
+                              : ": programs that are started here have no more GPU memory"),
+                 ""};
 }
 
 }  // namespace nvshare::cli

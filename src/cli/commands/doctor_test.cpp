@@ -44,5 +44,24 @@ TEST(Doctor, AdvisesByWhatHostMemoryIsLimited) {
   EXPECT_EQ(advice("machine"), "free host memory, or add some");
 }
 
+TEST(Doctor, NamesTheLimitOfTheEnvironment) {
+  EXPECT_FALSE(own_limit_finding(nullptr));
+  EXPECT_FALSE(own_limit_finding(""));
+  const auto good = own_limit_finding("1.5Gi");
+  ASSERT_TRUE(good);
+  EXPECT_EQ(good->level, Level::Good);
+  EXPECT_EQ(good->what,
+            "NVSHARE_GPU_MEMORY_LIMIT is '1.5Gi': programs that are started here have no more GPU "
+            "memory");
+  EXPECT_EQ(own_limit_finding("0")->level, Level::Good);
+  const auto wrong = own_limit_finding("32 megabytes");
+  ASSERT_TRUE(wrong);
+  EXPECT_EQ(wrong->level, Level::Problem);
+  EXPECT_EQ(wrong->what,
+            "NVSHARE_GPU_MEMORY_LIMIT is '32 megabytes', which is not understood: programs get no "
+            "GPU memory");
+  EXPECT_EQ(wrong->advice, "write 4Gi, 512Mi, 2G or 25%, or unset it");
+}
+
 }  // namespace
 }  // namespace nvshare::cli

@@ -3,12 +3,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
 #include <ostream>
 
 #include "base/run_name.h"
 #include "base/suggest.h"
 #include "cli/commands/commands.h"
 #include "cli/run/find_program.h"
+#include "cli/run/gpu_choice.h"
 #include "cli/run/installed.h"
 #include "cli/run/limits.h"
 #include "cli/run/private_scheduler.h"
@@ -17,9 +21,12 @@
 #include "cli/run/tenant_link.h"
 #include "config/backend.h"
 #include "wire/channel.h"
+#include "wire/limit_text.h"
 
 namespace nvshare::cli {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // A scheduler that was about to end may close on whoever just came.
 constexpr int kTries = 20;
@@ -30,7 +37,14 @@ struct Wanted {
   LimitWish limits;
   wire::Backend backend = wire::Backend::Default;
   uint32_t flags = 0;
+  GpuWish gpus;
   std::vector<std::string> words;
+};
+
+// What the scheduler is told of the GPUs, and whether the program is shown those it chooses.
+struct GpuPlan {
+  GpuRequest request;
+  bool shows = false;
 };
 
 int complain(Streams streams, std::string_view what, int code) {
@@ -51,6 +65,11 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
     }
     wanted.backend = backend.value_or(wire::Backend::Default);
   }
+  if (const auto text = arguments.value("gpu")) {
+    auto wish = parse_gpu_wish(*text);
+    if (!wish) wrong.push_back(fmt::format("--gpu: {}", wish.error().message));
+    if (wish) wanted.gpus = std::move(*wish);
+  }
   if (arguments.has("oversubscribe-self")) {
     if (wanted.backend != wire::Backend::Default && wanted.backend != wire::Backend::Managed) {
       wrong.push_back(fmt::format(
@@ -65,8 +84,33 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
   if (const auto named = check_run_name(wanted.name); !named) {
     wrong.push_back(fmt::format("'{}': {}", wanted.name, named.error().message));
   }
+  if (!wire::understands_limit(std::getenv("NVSHARE_GPU_MEMORY_LIMIT"))) {
+    wrong.push_back(fmt::format(
+        "NVSHARE_GPU_MEMORY_LIMIT: '{}' is not understood (examples: 4Gi, 512Mi, 2G, 25%; 0: none)",
+        std::getenv("NVSHARE_GPU_MEMORY_LIMIT")));
+  }
   if (!wrong.empty()) return Error{join({wrong.begin(), wrong.end()}, "; ")};
   return wanted;
+}
+
+// Where a person has said which GPUs the program sees, the scheduler chooses none. A machine with
+// one GPU is left as it is. The scheduler is told which GPUs are here, because a container may have
+// some of them only.
+Result<GpuPlan> plan_gpus(const GpuWish& wish) {
+  GpuPlan plan;
+  if (wish.all || (wish.leaves_it_open() && std::getenv(kVisibleDevices) != nullptr)) return plan;
+  auto machine = machine_gpus();
+  if (!machine) {
+    if (wish.leaves_it_open()) return plan;
+    return Error{fmt::format("--gpu: {}", machine.error().message)};
+  }
+  auto chosen = find_gpus(wish, *machine);
+  if (!chosen) return chosen.error();
+  const bool is_chosen = !chosen->empty();
+  plan.shows = !wish.leaves_it_open() || machine->size() > 1;
+  plan.request = {is_chosen ? wire::GpuChoice::Chosen : wire::GpuChoice::Auto, wish.wanted,
+                  std::move(is_chosen ? *chosen : *machine)};
+  return plan;
 }
 
 // Without a driver there is nothing to share.
@@ -83,68 +127,158 @@ int run_unshared(const Wanted& wanted, Streams streams) {
   return complain(streams, why_not_started(wanted.words[0], error), exit_code_of_exec(error));
 }
 
-struct Tenancy {
+struct Asked {
   UniqueFd connection;
   Joined joined;
 };
 
-Result<Tenancy> take_part(const RunDirectory& directory, const Wanted& wanted) {
+Result<Asked> take_part(const RunDirectory& directory, const Wanted& wanted,
+                        const GpuRequest& gpus) {
   for (int tries = 1;; ++tries) {
     auto connection = connect_or_start(directory);
     if (!connection) return connection.error();
-    auto joined =
-        begin_run(connection->get(), wanted.name, wanted.limits, wanted.backend, wanted.flags);
+    auto joined = begin_run(connection->get(), wanted.name, wanted.limits, wanted.backend,
+                            wanted.flags, gpus);
     if (!joined) return joined.error();
     if (joined->closed && tries == kTries) return Error{joined->refusal};
-    if (!joined->closed) return Tenancy{std::move(*connection), std::move(*joined)};
+    if (!joined->closed) return Asked{std::move(*connection), std::move(*joined)};
     ::poll(nullptr, 0, kBetweenTries);
   }
 }
 
-// After the scheduler was away: the same tenant again, or nothing.
-UniqueFd take_part_again(const std::string& directory, const Wanted& wanted) {
-  const auto path = socket_path(directory, wire::kProgramSocket);
-  if (!path) return UniqueFd();
-  UniqueFd connection(wire::connect_to(path->c_str()));
-  if (!connection) return UniqueFd();
-  const auto joined =
-      begin_run(connection.get(), wanted.name, wanted.limits, wanted.backend, wanted.flags);
-  return joined && joined->accepted ? std::move(connection) : UniqueFd();
+// A scheduler for all users answers again within seconds when it is restarted. A larger number
+// makes runs on a machine with a broken one start later
+// (TwoSchedulers.ARunWaitsForTheSystemsScheduler).
+constexpr auto kWaitForScheduler = 3s;
+constexpr int kLookEvery = 100;  // milliseconds
+
+// The run directory, where a scheduler for all users had the time to come back.
+Result<RunDirectory> choose_directory(Streams streams) {
+  const Surroundings around = surroundings();
+  auto found = find_run_directory(around);
+  if (!found || found->silent.empty()) return found;
+  const std::string which = found->silent == around.system
+                                ? "the system's scheduler"
+                                : fmt::format("the scheduler in {}", found->silent);
+  const auto say = [&](const char* then) {
+    streams.err << fmt::format("nvshare run: {} does not answer: {}\n", which, then);
+  };
+  say("waiting for it for 3 s");
+  const auto deadline = Clock::now() + kWaitForScheduler;
+  while (found && !found->silent.empty() && Clock::now() < deadline) {
+    ::poll(nullptr, 0, kLookEvery);
+    found = find_run_directory(around);
+  }
+  // In the system's own folder no private one is started.
+  const bool in_chosen = found && !found->silent.empty() && found->path != around.system &&
+                         check_private(found->path, around.user);
+  const bool replaced = found && (found->kind == DirectoryKind::Private || in_chosen);
+  if (replaced) say("using a private one");
+  return found;
 }
 
-int run_shared(const Wanted& wanted, const std::string& library, Streams streams) {
-  const auto directory = find_run_directory(surroundings());
+// A run's place at the scheduler, as its keeper asks for it. The keeper's process calls all of it,
+// but for a keeper that was killed `nvshare run` does.
+class RunTenant {
+ public:
+  RunTenant(const RunDirectory& directory, const Wanted& wanted, const GpuPlan& plan,
+            Streams streams)
+      : directory_(directory), wanted_(wanted), plan_(plan), name_(wanted.name), streams_(streams) {
+    // What a person has chosen holds with every scheduler.
+    if (plan.request.choice == wire::GpuChoice::Chosen) gpus_ = plan.request.gpus;
+  }
+
+  // The exit code when the run gets no tenant, after one line that says why.
+  int join(UniqueFd& connection) {
+    auto asked = take_part(directory_, wanted_, plan_.request);
+    if (!asked) return complain(streams_, asked.error().message, kFailed);
+    if (!asked->joined.accepted) {
+      return complain(streams_, asked->joined.refusal,
+                      asked->joined.other_version ? kFailed : kBadInput);
+    }
+    if (asked->joined.flags != wanted_.flags) {
+      streams_.err << "nvshare run: the scheduler is older than nvshare and does not know "
+                      "--oversubscribe-self: the program can have no more than the GPU\n";
+    }
+    if (gpus_.empty()) gpus_ = asked->joined.gpus;
+    if (wanted_.gpus.counted && gpus_.empty()) {
+      streams_.err
+          << "nvshare run: the scheduler does not choose GPUs: the program sees all of them\n";
+    }
+    connection = std::move(asked->connection);
+    return 0;
+  }
+
+  // After the scheduler was away: the same tenant again, or nothing.
+  UniqueFd join_again() {
+    const auto path = socket_path(directory_.path, wire::kProgramSocket);
+    if (!path) return UniqueFd();
+    UniqueFd connection(wire::connect_to(path->c_str()));
+    if (!connection) return UniqueFd();
+    const GpuRequest kept{gpus_.empty() ? wire::GpuChoice::None : wire::GpuChoice::Kept, 1, gpus_};
+    const auto joined =
+        begin_run(connection.get(), name_, wanted_.limits, wanted_.backend, wanted_.flags, kept);
+    if (joined && joined->accepted) {
+      refused_since_.reset();
+      return connection;
+    }
+    if (joined && !joined->closed) find_another_name();
+    return UniqueFd();
+  }
+
+  void tell(bool back) const {
+    streams_.err << fmt::format(
+        "nvshare run: the scheduler is {}{}\n",
+        back ? "back" : "gone: limits do not hold until it is back",
+        back && name_ != wanted_.name ? fmt::format(", and this run is '{}' now", name_) : "");
+  }
+
+  const std::string& name() const { return name_; }
+  // For CUDA_VISIBLE_DEVICES of the program; empty: as it is.
+  std::string shown() const { return plan_.shows ? visible_devices(gpus_) : ""; }
+
+ private:
+  // A run that comes to another scheduler may find its name taken there. Without a tenant its
+  // programs would have no limit, so the run takes another name.
+  void find_another_name() {
+    if (!refused_since_) refused_since_ = Clock::now();
+    if (Clock::now() - *refused_since_ < kOldNameFor) return;
+    name_ = default_name(wanted_.name, ::getpid());
+  }
+
+  // How long the old name is asked for: a killed keeper's name is free again before that. A larger
+  // number leaves a run longer without a tenant
+  // (TwoSchedulers.ARunWhoseNameIsTakenAtTheSystemsTakesAnother).
+  static constexpr auto kOldNameFor = 5s;
+
+  const RunDirectory& directory_;
+  const Wanted& wanted_;
+  const GpuPlan& plan_;
+  std::string name_;
+  std::vector<Uuid> gpus_;  // that the program sees, once they are known
+  Streams streams_;
+  std::optional<Clock::time_point> refused_since_;
+};
+
+int run_shared(const Wanted& wanted, const GpuPlan& plan, const std::string& library,
+               Streams streams) {
+  const auto directory = choose_directory(streams);
   if (!directory) return complain(streams, directory.error().message, kFailed);
-  if (directory->system_silent) {
-    streams.err << "nvshare run: the system's scheduler does not answer: using a private one\n";
-  }
-  auto tenancy = take_part(*directory, wanted);
-  if (!tenancy) return complain(streams, tenancy.error().message, kFailed);
-  if (!tenancy->joined.accepted) {
-    return complain(streams, tenancy->joined.refusal,
-                    tenancy->joined.other_version ? kFailed : kBadInput);
-  }
-  if (tenancy->joined.flags != wanted.flags) {
-    streams.err << "nvshare run: the scheduler is older than nvshare and does not know "
-                   "--oversubscribe-self: the program can have no more than the GPU\n";
-  }
-  TenantConnection connection;
-  connection.socket = std::move(tenancy->connection);
-  connection.again = [&] { return take_part_again(directory->path, wanted); };
-  connection.tell = [&](bool back) {
-    streams.err << fmt::format("nvshare run: the scheduler is {}\n",
-                               back ? "back" : "gone: limits do not hold until it is back");
+  RunTenant tenant(*directory, wanted, plan, streams);
+  Tenancy tenancy;
+  tenancy.join = [&](UniqueFd& connection) { return tenant.join(connection); };
+  tenancy.again = [&] { return tenant.join_again(); };
+  tenancy.tell = [&](bool back) { tenant.tell(back); };
+  tenancy.tell_shortage = [&](const wire::Shortage& shortage) {
+    streams.err << fmt::format("nvshare run: {}\n", shortage_text(tenant.name(), shortage));
   };
-  connection.tell_shortage = [&](const wire::Shortage& shortage) {
-    streams.err << fmt::format("nvshare run: {}\n", shortage_text(wanted.name, shortage));
+  tenancy.cannot_start = [&](int error) {
+    return complain(streams, why_not_started(wanted.words[0], error), exit_code_of_exec(error));
   };
-  const Ending ending = supervise({wanted.words, sharing_environment(library, directory->path)},
-                                  std::move(connection));
-  if (ending.exec_error != 0) {
-    return complain(streams, why_not_started(wanted.words[0], ending.exec_error),
-                    exit_code_of_exec(ending.exec_error));
-  }
-  return end_like(ending.status);
+  const auto environment = [&] {
+    return sharing_environment(library, directory->path, tenant.shown());
+  };
+  return supervise({wanted.words, environment}, tenancy);
 }
 
 int run(const Arguments& arguments, Streams streams) {
@@ -159,7 +293,9 @@ int run(const Arguments& arguments, Streams streams) {
   const auto library = preload_library();
   if (!library) return complain(streams, library.error().message, kFailed);
   if (!driver_is_there()) return run_unshared(*wanted, streams);
-  return run_shared(*wanted, *library, streams);
+  const auto plan = plan_gpus(wanted->gpus);
+  if (!plan) return complain(streams, plan.error().message, kBadInput);
+  return run_shared(*wanted, *plan, *library, streams);
 }
 
 }  // namespace
@@ -171,6 +307,10 @@ Command run_command() {
   spec.positionals = {{"CMD", "the program, with its arguments", false}};
   spec.options = {{"name", 'n', "NAME", "what to call it; default: the program and a number"}};
   for (const Option& option : limit_options()) spec.options.push_back(option);
+  spec.options.push_back({"gpu", 'g', "WHICH",
+                          "auto (the scheduler finds the GPU with room and the least work), all, a "
+                          "number as nvidia-smi counts, a UUID, a list of those, or 2x for any "
+                          "two; default: auto, or CUDA_VISIBLE_DEVICES where that is set"});
   spec.options.push_back({"backend", 0, "NAME",
                           "what becomes of its memory: native stays on the GPU, swap can leave it, "
                           "managed is unified memory"});
@@ -180,12 +320,14 @@ Command run_command() {
   spec.takes_program = true;
   spec.more =
       "Without a scheduler that answers, a private one is started; it ends by itself.\n"
+      "Processes that the program leaves behind stay in the run, with its limits.\n"
       "The exit code is the program's; 127 and 126 when it cannot be found or started,\n"
       "2 for wrong values and 1 when it cannot share: then nothing is started.\n\n"
       "examples:\n"
       "  nvshare run -- python train.py\n"
       "  nvshare run --name train --cores 40 --mem 8Gi -- python train.py\n"
-      "  nvshare run --priority 5 -- ./serve";
+      "  nvshare run --priority 5 -- ./serve\n"
+      "  nvshare run --gpu 1 -- python train.py";
   return {spec, run};
 }
 

@@ -159,6 +159,23 @@ TEST_F(Run, WrongValuesStartNothing) {
   EXPECT_EQ(run({}).output, "nvshare run: CMD is missing (see nvshare run --help)\n");
 }
 
+TEST_F(Run, ALimitOfTheEnvironmentThatIsNotUnderstoodStartsNothing) {
+  for (const char* wrong : {"32 megabytes", "4gi", "101%", "none"}) {
+    const Outcome outcome =
+        run({"echo", "started"}, {std::string("NVSHARE_GPU_MEMORY_LIMIT=") + wrong});
+    EXPECT_EQ(outcome.code(), 2);
+    EXPECT_EQ(outcome.output, std::string("nvshare run: NVSHARE_GPU_MEMORY_LIMIT: '") + wrong +
+                                  "' is not understood (examples: 4Gi, 512Mi, 2G, 25%; 0: none)\n");
+  }
+  EXPECT_FALSE(fs::exists(directory_));
+  for (const char* good : {"", "0", "25%", "1.5Gi", "300M", "1048576"}) {
+    EXPECT_EQ(run({"sh", "-c", "echo \"got $NVSHARE_GPU_MEMORY_LIMIT\""},
+                  {std::string("NVSHARE_GPU_MEMORY_LIMIT=") + good})
+                  .output,
+              std::string("got ") + good + "\n");
+  }
+}
+
 TEST_F(Run, WhatTheSchedulerWouldRefuseStartsNothing) {
   const Outcome outcome =
       run({"--name", "user-1000", "--mem", "300000Gi", "--", "echo", "started"});
@@ -409,11 +426,10 @@ TEST_F(Run, DoesNotWaitForProcessesThatTheProgramLeft) {
 }
 
 TEST_F(Run, ProcessesThatLoseTheirParentStayBelow) {
-  Process process = start({"sh", "-c",
-                           "left=$(sh -c 'sleep 60 >/dev/null 2>&1 & echo $!');"
-                           "grep PPid /proc/$left/status; kill -9 $left"});
-  const pid_t pid = process.pid();
-  EXPECT_EQ(process.wait().output, "PPid:\t" + std::to_string(pid) + "\n");
+  const Outcome outcome = run({"sh", "-c",
+                               "left=$(sh -c 'sleep 60 >/dev/null 2>&1 & echo $!');"
+                               "grep -c \"PPid:.$PPID$\" /proc/$left/status; kill -9 $left"});
+  EXPECT_EQ(outcome.output, "1\n") << "its parent is the program's parent";
 }
 
 TEST_F(Run, TakesPartAgainWhenTheSchedulerIsBack) {

@@ -36,19 +36,13 @@ std::string moved_text(Bytes bytes, const char* how, double seconds) {
                      gib / std::max(seconds, 1e-3));
 }
 
-Bytes sum(const TenantInfo& tenant, Bytes ProcessInfo::*what) {
-  Bytes all;
-  for (const ProcessInfo& one : tenant.processes) all += one.*what;
-  return all;
-}
-
 // What of its memory is on the host and would fit the GPU.
 Bytes away(const TenantInfo& tenant) {
-  return sum(tenant, &ProcessInfo::swapped) - sum(tenant, &ProcessInfo::beyond);
+  return tenant.swapped - tenant.beyond;
 }
 
 Bytes on_the_way(const TenantInfo& tenant) {
-  return sum(tenant, &ProcessInfo::incoming) + sum(tenant, &ProcessInfo::outgoing);
+  return tenant.incoming + tenant.outgoing;
 }
 
 // A line that is written over, where somebody watches.

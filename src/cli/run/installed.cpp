@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "cli/run/gpu_choice.h"
 #include "wire/channel.h"
 
 namespace nvshare::cli {
@@ -57,10 +58,12 @@ bool driver_is_there() {
 }
 
 std::vector<std::string> sharing_environment(const std::string& library,
-                                             const std::string& run_directory) {
+                                             const std::string& run_directory,
+                                             const std::string& gpus) {
   std::vector<std::string> entries;
   for (char** one = environ; *one != nullptr; ++one) {
     if (is_named(*one, kPreload) || is_named(*one, wire::kRunDirectoryVariable)) continue;
+    if (!gpus.empty() && is_named(*one, kVisibleDevices)) continue;
     entries.emplace_back(*one);
   }
   const char* preloaded = std::getenv(kPreload);
@@ -68,6 +71,7 @@ std::vector<std::string> sharing_environment(const std::string& library,
   entries.push_back(
       fmt::format("{}={}{}{}", kPreload, library, some ? ":" : "", some ? preloaded : ""));
   entries.push_back(fmt::format("{}={}", wire::kRunDirectoryVariable, run_directory));
+  if (!gpus.empty()) entries.push_back(fmt::format("{}={}", kVisibleDevices, gpus));
   return entries;
 }
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/run_name.h"
-#include "core/config.h"
+#include "config/memory_limit.h"
 #include "wire/messages.h"
 
 namespace nvshare::cli {
@@ -12,26 +12,10 @@ static_assert(kLongestName == wire::kNameLength - 1);
 
 namespace {
 
-// A size without a unit is in bytes; so few are hardly what somebody wants who types them.
-constexpr Bytes kFewBytes = mib(1);
-
-bool has_unit(std::string_view size) {
-  return size.find_first_not_of("0123456789.") != size.npos;
-}
-
 Result<Bytes> read_memory(const std::string& text) {
-  const auto bytes = parse_bytes(text);
-  if (!bytes) return bytes.error();
-  if (bytes->count <= 0) {
+  const auto bytes = config::parse_memory_limit(text);
+  if (bytes && bytes->count <= 0) {
     return Error{fmt::format("'{}' is not more than nothing (none: no limit)", text)};
-  }
-  if (*bytes < kFewBytes && !has_unit(text)) {
-    return Error{fmt::format(
-        "'{0}' is a number of bytes: write {0}Mi or {0}Gi, or {0}B if bytes are meant", text)};
-  }
-  if (*bytes > core::kMostMemory) {
-    return Error{fmt::format("'{}' is more than any GPU has ({} at most)", text,
-                             to_text(core::kMostMemory))};
   }
   return bytes;
 }

@@ -78,9 +78,15 @@ Result<UniqueFd> lock(const std::string& directory, const char* name) {
   return file;
 }
 
+// Which scheduler is started, and where.
+struct Place {
+  std::string program;
+  std::string directory;
+  std::string gives_way_to;  // the system's run directory; empty: to nobody
+};
+
 // In the child: away from the terminal and from everything that this process has open.
-[[noreturn]] void become_scheduler(const std::string& program, const std::string& directory,
-                                   int ready, int log) {
+[[noreturn]] void become_scheduler(const Place& place, int ready, int log) {
   ::setsid();
   const int null = ::open("/dev/null", O_RDONLY);
   // Out of the way first, for either may be one of the numbers that are filled here.
@@ -100,11 +106,39 @@ Result<UniqueFd> lock(const std::string& directory, const char* name) {
   // Whatever is preloaded here, the interposer perhaps, is not for the scheduler.
   ::unsetenv("LD_PRELOAD");
   const std::string fd = std::to_string(kReadyFd);
-  ::execl(program.c_str(), program.c_str(), "--private", "--run-dir", directory.c_str(),
-          "--ready-fd", fd.c_str(), static_cast<char*>(nullptr));
+  const char* const program = place.program.c_str();
+  // The option and its value are the last ones: without it the list ends before.
+  ::execl(program, program, "--private", "--run-dir", place.directory.c_str(), "--ready-fd",
+          fd.c_str(), place.gives_way_to.empty() ? nullptr : "--gives-way-to",
+          place.gives_way_to.c_str(), static_cast<char*>(nullptr));
   const std::string line = fmt::format("{}: {}\n", program, std::strerror(errno));
   [[maybe_unused]] const auto said = ::write(2, line.data(), line.size());
   ::_exit(127);
+}
+
+// Runs `work`, which does not return, in a process that is no child of this one: a keeper waits for
+// all its children, and the scheduler outlives it. Returns a pidfd.
+template <typename Work>
+Result<UniqueFd> fork_away(Work work) {
+  int pair[2];
+  if (::pipe2(pair, O_CLOEXEC) != 0) return Error{std::strerror(errno)};
+  const UniqueFd reading(pair[0]);
+  UniqueFd writing(pair[1]);
+  const pid_t between = ::fork();
+  if (between < 0) return Error{fmt::format("fork: {}", std::strerror(errno))};
+  if (between == 0) {
+    const pid_t away = ::fork();
+    if (away == 0) work();
+    const int told = away > 0 ? away : -errno;
+    ::_exit(::write(writing.get(), &told, sizeof told) == sizeof told ? 0 : 1);
+  }
+  writing.reset();
+  int told = 0;
+  const bool heard = ::read(reading.get(), &told, sizeof told) == sizeof told;
+  UniqueFd process(told > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, told, 0)) : -1);
+  ::waitpid(between, nullptr, 0);
+  if (!heard || told < 0) return Error{fmt::format("fork: {}", std::strerror(-told))};
+  return process;
 }
 
 // True once the scheduler has said that it is ready; false when it closes, or too late.
@@ -122,8 +156,8 @@ bool wait_until_ready(int ready) {
   }
 }
 
-Result<void> start(const std::string& program, const std::string& directory) {
-  const std::string log = log_path(directory);
+Result<void> start(const Place& place) {
+  const std::string log = log_path(place.directory);
   UniqueFd file(
       ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return Error{fmt::format("{}: {}", log, std::strerror(errno))};
@@ -131,15 +165,13 @@ Result<void> start(const std::string& program, const std::string& directory) {
   if (::pipe2(pair, O_CLOEXEC) != 0) return Error{std::strerror(errno)};
   UniqueFd ready(pair[0]);
   UniqueFd says_ready(pair[1]);
-  const pid_t child = ::fork();
-  if (child < 0) return Error{fmt::format("fork: {}", std::strerror(errno))};
-  if (child == 0) become_scheduler(program, directory, says_ready.get(), file.get());
+  const auto process = fork_away([&] { become_scheduler(place, says_ready.get(), file.get()); });
+  if (!process) return process.error();
   says_ready.reset();
   if (wait_until_ready(ready.get())) return {};
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  ::syscall(SYS_pidfd_send_signal, process->get(), SIGKILL, nullptr, 0);
   return Error{fmt::format("the private scheduler did not start; the end of {}:{}", log,
-                           end_of_log(directory))};
+                           end_of_log(place.directory))};
 }
 
 }  // namespace
@@ -167,7 +199,10 @@ Result<UniqueFd> connect_or_start(const RunDirectory& directory) {
   if (auto connection = connect_to_programs(*path)) return connection;
   // One that does not answer any more may not be gone yet, and only one can live there.
   if (const auto gone = lock(directory.path, wire::kSchedulerLock); !gone) return gone.error();
-  if (const auto started = start(*program, directory.path); !started) return started.error();
+  // A scheduler in a directory that the user chose stays, even beside the system's.
+  const bool is_default = directory.path == private_directory(around);
+  const auto started = start({*program, directory.path, is_default ? around.system : ""});
+  if (!started) return started.error();
   auto connection = connect_to_programs(*path);
   if (!connection) return connection.error().with_context(*path);
   return connection;

@@ -37,13 +37,22 @@ int knock(const std::string& directory) {
   return 0;
 }
 
+// A scheduler for all users has a socket that all may use. A private one is not started again by
+// anybody, so nobody waits for it.
+bool has_shared_socket(const std::string& directory) {
+  struct stat found {};
+  const auto path = socket_path(directory, wire::kProgramSocket);
+  return path && ::stat(path->c_str(), &found) == 0 && S_ISSOCK(found.st_mode) &&
+         (found.st_mode & 0006) != 0;
+}
+
 }  // namespace
 
 Surroundings surroundings() {
   Surroundings around;
   around.chosen = variable(wire::kRunDirectoryVariable);
   around.user_runtime = variable("XDG_RUNTIME_DIR");
-  around.system = wire::kSystemRunDirectory;
+  around.system = variable("NVSHARE_SYSTEM_DIR").value_or(wire::kSystemRunDirectory);
   around.user = ::geteuid();
   return around;
 }
@@ -61,7 +70,11 @@ Result<RunDirectory> find_run_directory(const Surroundings& around) {
     // Absolute, for the program may change its folder before it connects.
     std::error_code failed;
     const auto absolute = std::filesystem::absolute(*around.chosen, failed);
-    return RunDirectory{failed ? *around.chosen : absolute.string(), DirectoryKind::Chosen};
+    RunDirectory found{failed ? *around.chosen : absolute.string(), DirectoryKind::Chosen};
+    if (has_shared_socket(found.path) && knock(found.path) == ECONNREFUSED) {
+      found.silent = found.path;
+    }
+    return found;
   }
   const int system = knock(around.system);
   if (system == 0) return RunDirectory{around.system, DirectoryKind::System};
@@ -69,7 +82,8 @@ Result<RunDirectory> find_run_directory(const Surroundings& around) {
     return Error{fmt::format("{}: permission denied: ask an administrator to let everyone in",
                              around.system)};
   }
-  RunDirectory found{private_directory(around), DirectoryKind::Private, system == ECONNREFUSED};
+  RunDirectory found{private_directory(around), DirectoryKind::Private};
+  if (system == ECONNREFUSED) found.silent = around.system;
   if (const auto safe = check_private(found.path, around.user); !safe) return safe.error();
   return found;
 }

@@ -11,7 +11,7 @@ namespace nvshare::cli {
 struct Surroundings {
   std::optional<std::string> chosen;        // NVSHARE_RUN_DIR
   std::optional<std::string> user_runtime;  // XDG_RUNTIME_DIR
-  std::string system;                       // of the system's scheduler
+  std::string system;                       // of the system's scheduler; tests: NVSHARE_SYSTEM_DIR
   std::string temporary = "/tmp";
   unsigned user = 0;
 };
@@ -25,8 +25,9 @@ enum class DirectoryKind { Chosen, System, Private };
 struct RunDirectory {
   std::string path;
   DirectoryKind kind = DirectoryKind::Private;
-  // The system's scheduler has left its socket but does not answer.
-  bool system_silent = false;
+  // The directory of a scheduler for all users that has left its socket but does not answer: the
+  // system's, or the chosen one. Such a scheduler is probably restarting. Empty: there is none.
+  std::string silent{};
 };
 
 // NVSHARE_RUN_DIR where it is set; else the system's where its scheduler answers; else the user's

@@ -46,7 +46,7 @@ TEST_F(RunDirectories, WhatIsChosenCountsFirstAndBecomesAbsolute) {
 TEST_F(RunDirectories, TheSystemsIsUsedOnlyWhenItAnswers) {
   const std::string path = around_.system + "/scheduler.sock";
   EXPECT_EQ(find_run_directory(around_)->path, folder_ + "/runtime/nvshare");
-  EXPECT_FALSE(find_run_directory(around_)->system_silent);
+  EXPECT_EQ(find_run_directory(around_)->silent, "");
   {
     const UniqueFd listening(wire::listen_at(path.c_str(), 0666));
     ASSERT_TRUE(listening);
@@ -55,7 +55,23 @@ TEST_F(RunDirectories, TheSystemsIsUsedOnlyWhenItAnswers) {
   }
   // It has ended, and its socket is still there.
   EXPECT_EQ(find_run_directory(around_)->kind, DirectoryKind::Private);
-  EXPECT_TRUE(find_run_directory(around_)->system_silent);
+  EXPECT_EQ(find_run_directory(around_)->silent, around_.system);
+}
+
+TEST_F(RunDirectories, AChosenOneIsSilentWhenItsSchedulerServedAllUsers) {
+  around_.chosen = folder_ + "/system";
+  const std::string path = *around_.chosen + "/scheduler.sock";
+  EXPECT_EQ(find_run_directory(around_)->silent, "") << "there was none";
+  for (const unsigned mode : {0666u, 0600u}) {
+    {
+      const UniqueFd listening(wire::listen_at(path.c_str(), mode));
+      ASSERT_TRUE(listening);
+      EXPECT_EQ(find_run_directory(around_)->silent, "");
+    }
+    const std::string silent = mode == 0666 ? *around_.chosen : "";
+    EXPECT_EQ(find_run_directory(around_)->silent, silent) << "a private one is not waited for";
+    EXPECT_EQ(find_run_directory(around_)->path, *around_.chosen);
+  }
 }
 
 TEST_F(RunDirectories, TheUsersRuntimeFolderMustBeHis) {

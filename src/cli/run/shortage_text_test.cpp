@@ -66,6 +66,26 @@ TEST(ShortageText, ProposesNoMoreThanALimitCanBe) {
   EXPECT_NE(text.find("over its limit of 8GiB, and no limit is above 256TiB"), text.npos) << text;
 }
 
+// Of a user, or of the run around the run.
+TEST(ShortageText, TheLimitOfALevelAboveIsNamed) {
+  auto message = shortage(mib(1536), gib(1), Bytes{});
+  message.level_used = static_cast<std::uint64_t>(mib(3277).count);
+  message.level_limit = static_cast<std::uint64_t>(gib(4).count);
+  wire::put_text(message.level, sizeof message.level, "user-1000");
+  EXPECT_EQ(shortage_text("train", message),
+            "train asked for 1.5GiB more GPU memory: with the 3.2GiB that user-1000 has that is "
+            "717MiB over the limit of user-1000, which is 4GiB. Raise it: nvshare limit user-1000 "
+            "--mem 5Gi");
+  message.level_used = message.level_limit = static_cast<std::uint64_t>(gib(16).count);
+  EXPECT_NE(shortage_text("train", message).find("nvshare limit user-1000 --mem 18Gi"),
+            std::string::npos)
+      << "tenants of a user may have more than the GPU together";
+  message.used = static_cast<std::uint64_t>(gib(15).count);
+  EXPECT_NE(shortage_text("train", message).find("which is 16GiB, and the GPU has 16GiB"),
+            std::string::npos)
+      << "no limit helps";
+}
+
 TEST(ShortageText, AnotherReasonIsGivenAsItIs) {
   const std::string text =
       "a asked for 1GiB more GPU memory and was refused: there is no room. See who has how much: "

@@ -3,246 +3,153 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <csignal>
-
-#include "wire/channel.h"
+#include <utility>
 
 namespace nvshare::cli {
 namespace {
 
-// Signals that a program may expect to get. Stop signals that the terminal sends to the whole group
-// are among them so that this process does not stop before the program did.
-constexpr std::array kWatched{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1, SIGUSR2,
-                              SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
-constexpr int kTryAgainEvery = 250;  // milliseconds
-
-sigset_t only(int signal) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  ::sigaddset(&set, signal);
-  return set;
+// In the keeper: everything until its end. The exit code means something only when the program was
+// not started.
+int be_keeper(const Launch& launch, const Tenancy& tenancy, const InheritedSignals& before,
+              UniqueFd notes) {
+  UniqueFd connection;
+  // A private scheduler is started here. It must not become a child of the run, so nobody is a
+  // subreaper yet.
+  if (const int code = tenancy.join(connection); code != 0) return code;
+  send_note(notes.get(), {NoteKind::Ready});
+  Note go{};
+  // `nvshare run` was ended by a signal meanwhile: nothing is started.
+  if (receive_note(notes.get(), go, true) != Heard::Note) return 1;
+  UniqueFd signals = watch_signals();
+  if (!signals) return tenancy.cannot_start(errno);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // A group of its own: the program's `kill -9 0` does not reach the keeper.
+  const pid_t group = ::getpgrp();
+  ::setpgid(0, 0);
+  const pid_t program = start_program(launch, before, group, [&](pid_t pid) {
+    send_note(notes.get(), {NoteKind::Started, pid});
+  });
+  if (program < 0) return tenancy.cannot_start(-program);
+  Keeper(program, std::move(connection), tenancy, std::move(signals), std::move(notes)).keep();
+  return 0;
 }
 
-// How signals were before; the program gets them back.
-struct Signals {
-  sigset_t mask;
-  struct sigaction child;
-  struct sigaction pipe;
-};
-
-Signals watch_signals() {
-  Signals before{};
-  sigset_t watched;
-  ::sigemptyset(&watched);
-  for (const int signal : kWatched) ::sigaddset(&watched, signal);
-  ::sigprocmask(SIG_BLOCK, &watched, &before.mask);
-  // An inherited SIG_IGN would have the kernel collect the children, and their ends with them.
-  struct sigaction usual {};
-  usual.sa_handler = SIG_DFL;
-  ::sigaction(SIGCHLD, &usual, &before.child);
-  // Whoever reads what this process tells may go before the program ends.
-  struct sigaction ignored {};
-  ignored.sa_handler = SIG_IGN;
-  ::sigaction(SIGPIPE, &ignored, &before.pipe);
-  return before;
-}
-
-std::vector<char*> pointers(const std::vector<std::string>& words) {
-  std::vector<char*> list;
-  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
-  list.push_back(nullptr);
-  return list;
-}
-
-// The child's pid, or a negative errno of exec. Nothing is allocated between fork and exec.
-pid_t start(const Launch& launch, const Signals& before) {
-  const auto arguments = pointers(launch.words);
-  const auto environment = pointers(launch.environment);
-  int pair[2];
-  if (::pipe2(pair, O_CLOEXEC) != 0) return -errno;
-  UniqueFd failure(pair[0]);
-  UniqueFd fails(pair[1]);
-  const pid_t child = ::fork();
-  if (child < 0) return -errno;
-  if (child == 0) {
-    ::sigaction(SIGCHLD, &before.child, nullptr);
-    ::sigaction(SIGPIPE, &before.pipe, nullptr);
-    ::sigprocmask(SIG_SETMASK, &before.mask, nullptr);
-    ::execvpe(arguments[0], arguments.data(), environment.data());
-    const int error = errno;
-    [[maybe_unused]] const auto told = ::write(fails.get(), &error, sizeof error);
-    ::_exit(127);
-  }
-  fails.reset();
-  int error = 0;
-  ssize_t got;
+// Fills the places of standard input, output and error where the caller has closed them. A socket
+// there would be lost when the keeper becomes silent. The program finds them closed, as without us.
+void fill_standard_descriptors() {
+  UniqueFd last;
   do {
-    got = ::read(failure.get(), &error, sizeof error);
-  } while (got < 0 && errno == EINTR);
-  if (got != sizeof error) return child;
-  ::waitpid(child, nullptr, 0);
-  return -error;
+    (void)last.release();
+    last.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  } while (last && last.get() <= STDERR_FILENO);
 }
 
-// Stops this process as the program was stopped, so that a shell sees its job stop. Comes back when
-// somebody continues it.
-void stop_too(int signal) {
-  struct sigaction usual {};
-  usual.sa_handler = SIG_DFL;
-  ::sigaction(signal, &usual, nullptr);
-  const sigset_t set = only(signal);
-  ::raise(signal);
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  // What continued it is done with.
-  const sigset_t continued = only(SIGCONT);
-  const timespec at_once{0, 0};
-  while (::sigtimedwait(&continued, nullptr, &at_once) == SIGCONT) {
+int collect(pid_t keeper) {
+  int status = 0;
+  while (::waitpid(keeper, &status, 0) < 0 && errno == EINTR) {
   }
+  return status;
 }
 
-// What a shell with job control stops its jobs with. SIGSTOP is meant for one process alone, and
-// whoever sent it continues that one alone.
-bool stops_a_job(int status) {
-  if (!WIFSTOPPED(status)) return false;
-  const int signal = WSTOPSIG(status);
-  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
-}
-
-class Supervisor {
+// `nvshare run` itself, while its keeper has the program.
+class Front {
  public:
-  Supervisor(pid_t child, TenantConnection connection, int signals)
-      : child_(child), connection_(std::move(connection)), signals_(signals) {}
+  Front(pid_t keeper, const Tenancy& tenancy, UniqueFd notes)
+      : keeper_(keeper), tenancy_(tenancy), notes_(std::move(notes)) {}
 
-  int wait_for_end() {
+  // The exit code, or the end by a signal.
+  int stand() {
+    Note ready{};
+    // The keeper has told why.
+    if (receive_note(notes_.get(), ready, true) != Heard::Note) return end_like(collect(keeper_));
+    // From here on signals are the program's. Before, they end this process as any other.
+    signals_ = watch_signals();
+    if (!signals_) return tenancy_.cannot_start(errno);
+    // Whatever the keeper leaves behind when it is killed becomes a child of this process.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    send_note(notes_.get(), {NoteKind::Go});
     while (!ended_) {
-      std::array<pollfd, 2> waiting{{{signals_, POLLIN, 0}, {connection_.socket.get(), POLLIN, 0}}};
-      const int ready =
-          ::poll(waiting.data(), waiting.size(), connection_.socket ? -1 : kTryAgainEvery);
-      if (ready < 0) continue;
-      if (waiting[0].revents != 0) read_signals();
-      // After the signals, and in any case: what the scheduler said before the program ended, it
-      // said before the end was heard of.
-      if (connection_.socket) read_connection();
-      if (!connection_.socket && ready == 0) connect_again();
+      // Signals wait until there is a program to pass them on to.
+      const int signals = program_ > 0 ? signals_.get() : -1;
+      std::array<pollfd, 2> waiting{{{signals, POLLIN, 0}, {notes_.get(), POLLIN, 0}}};
+      if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
+      if (program_ > 0) pass_signals_on();
+      if (!read_notes()) return without_keeper();
     }
-    return status_;
+    return end_like(status_);
   }
 
  private:
-  void read_signals() {
+  void pass_signals_on() {
     signalfd_siginfo info;
-    while (!ended_ && ::read(signals_, &info, sizeof info) == sizeof info) {
-      const int signal = static_cast<int>(info.ssi_signo);
-      if (signal == SIGCHLD) {
-        collect();
-      } else if (is_for_us_alone(info)) {
-        ::kill(child_, signal);
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGCHLD || !is_for_us_alone(info, program_)) continue;
+      send_note(notes_.get(), {NoteKind::Signal, static_cast<int>(info.ssi_signo)});
+    }
+  }
+
+  // False when the keeper is gone.
+  bool read_notes() {
+    Note note{};
+    Heard heard;
+    while ((heard = receive_note(notes_.get(), note, false)) == Heard::Note) {
+      if (note.kind == NoteKind::Started) program_ = note.value;
+      if (note.kind == NoteKind::Stopped) {
+        stop_too(note.value);
+        send_note(notes_.get(), {NoteKind::Continue, 0, note.number});
+      }
+      if (note.kind == NoteKind::Ended) {
+        status_ = note.value;
+        ended_ = true;
+        // Where nobody else collects orphans, as in many containers, the keeper must not be one.
+        if (note.number == 0) collect(keeper_);
+        return true;
       }
     }
+    return heard == Heard::Nothing;
   }
 
-  // What the terminal sends, the kernel sends to the whole group, and the program has it already;
-  // so has it what it sent to its group itself. But when a terminal hangs up, the kernel tells the
-  // leader of its session only, and continues it.
-  bool is_for_us_alone(const signalfd_siginfo& info) const {
-    if (info.ssi_code <= 0) return static_cast<pid_t>(info.ssi_pid) != child_;
-    return (info.ssi_signo == SIGHUP || info.ssi_signo == SIGCONT) && ::getsid(0) == ::getpid();
+  // The keeper ends by itself only where the program could not be started. A killed keeper leaves
+  // the program to this process, which then is the keeper. It stays until the last process of the
+  // run has ended: processes cannot be given to a new keeper.
+  int without_keeper() {
+    const int status = collect(keeper_);
+    siginfo_t program{};
+    const bool is_ours = program_ > 0 && ::waitid(P_PID, static_cast<id_t>(program_), &program,
+                                                  WEXITED | WNOHANG | WNOWAIT) == 0;
+    if (!WIFSIGNALED(status) || !is_ours) return end_like(status);
+    return end_like(Keeper(program_, UniqueFd(), tenancy_, std::move(signals_), UniqueFd()).keep());
   }
 
-  void collect() {
-    int status = 0;
-    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
-      if (pid != child_) continue;  // somebody that the program left behind
-      if (stops_a_job(status))
-        stop_until_continued(status);
-      else if (!WIFSTOPPED(status))
-        end(status);
-      if (ended_) return;
-    }
-  }
-
-  void end(int status) {
-    status_ = status;
-    ended_ = true;
-  }
-
-  // A shell continues the whole group; whoever continues this process alone means the program too.
-  void stop_until_continued(int status) {
-    while (stops_a_job(status)) {
-      stop_too(WSTOPSIG(status));
-      const pid_t pid = ::waitpid(child_, &status, WNOHANG | WUNTRACED | WCONTINUED);
-      if (pid == 0) ::kill(child_, SIGCONT);
-      if (pid <= 0 || WIFCONTINUED(status)) return;
-    }
-    if (!WIFSTOPPED(status)) end(status);
-  }
-
-  void read_connection() {
-    alignas(8) char packet[wire::kMaxMessage];
-    int length;
-    while ((length = wire::receive(connection_.socket.get(), packet, false)) > 0 ||
-           length == -EMSGSIZE) {
-      const auto* header =
-          length > 0 ? wire::look_at(packet, static_cast<std::size_t>(length)) : nullptr;
-      if (const auto* shortage = wire::as<wire::Shortage>(header)) {
-        connection_.tell_shortage(*shortage);
-      }
-    }
-    if (length == -EAGAIN) return;
-    connection_.socket.reset();
-    connection_.tell(false);
-  }
-
-  void connect_again() {
-    connection_.socket = connection_.again();
-    if (connection_.socket) connection_.tell(true);
-  }
-
-  pid_t child_;
-  TenantConnection connection_;
-  int signals_;
+  pid_t keeper_;
+  const Tenancy& tenancy_;
+  UniqueFd notes_;
+  UniqueFd signals_;
+  pid_t program_ = 0;
   int status_ = 0;
   bool ended_ = false;
 };
 
 }  // namespace
 
-Ending supervise(const Launch& launch, TenantConnection connection) {
-  // So that processes which the program leaves behind stay below this one, and so in their tenant.
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const Signals before = watch_signals();
-  sigset_t watched;
-  ::sigemptyset(&watched);
-  for (const int signal : kWatched) ::sigaddset(&watched, signal);
-  UniqueFd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals) return {errno, 0};
-  const pid_t child = start(launch, before);
-  if (child < 0) return {-child, 0};
-  return {0, Supervisor(child, std::move(connection), signals.get()).wait_for_end()};
-}
-
-int end_like(int status) {
-  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
-  const int signal = WTERMSIG(status);
-  // The program has left its core, where it was to leave one; this process's is of no use.
-  const rlimit none{0, 0};
-  ::setrlimit(RLIMIT_CORE, &none);
-  ::prctl(PR_SET_DUMPABLE, 0);
-  struct sigaction usual {};
-  usual.sa_handler = SIG_DFL;
-  ::sigaction(signal, &usual, nullptr);
-  const sigset_t set = only(signal);
-  ::raise(signal);
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  return 128 + signal;
+int supervise(const Launch& launch, const Tenancy& tenancy) {
+  fill_standard_descriptors();
+  const InheritedSignals before = prepare_signals();
+  NotePair notes = make_note_pair();
+  if (!notes.run) return tenancy.cannot_start(errno);
+  const pid_t keeper = ::fork();
+  if (keeper < 0) return tenancy.cannot_start(errno);
+  if (keeper == 0) {
+    notes.run.reset();
+    ::_exit(be_keeper(launch, tenancy, before, std::move(notes.keeper)));
+  }
+  notes.keeper.reset();
+  return Front(keeper, tenancy, std::move(notes.run)).stand();
 }
 
 }  // namespace nvshare::cli

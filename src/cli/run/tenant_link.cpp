@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -15,9 +17,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kAnswersWithin = 5s;
 
+Joined accepted_by(const wire::Welcome& welcome) {
+  Joined joined{true, "", false, false, welcome.flags, {}};
+  const size_t count = std::min<size_t>(welcome.gpu_count, wire::kMostRunGpus);
+  for (size_t i = 0; i < count; ++i) joined.gpus.push_back(std::to_array(welcome.gpus[i]));
+  return joined;
+}
+
 Result<Joined> read_answer(const wire::Header* header) {
   if (const auto* welcome = wire::as<wire::Welcome>(header)) {
-    return Joined{true, "", false, false, welcome->flags};
+    return accepted_by(wire::whole(*welcome));
   }
   const auto* refused = wire::as<wire::Refused>(header);
   if (refused == nullptr) return Error{"the scheduler's answer makes no sense"};
@@ -38,7 +47,7 @@ int receive(int connection, void* packet) {
 }  // namespace
 
 Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
-                         wire::Backend backend, uint32_t flags) {
+                         wire::Backend backend, uint32_t flags, const GpuRequest& gpus) {
   auto begin = wire::make<wire::RunBegin>();
   begin.magic = wire::kMagic;
   begin.major = wire::kMajor;
@@ -49,6 +58,12 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
   begin.priority = wish.priority.value_or(0);
   begin.backend = backend;
   begin.flags = flags;
+  begin.choice = gpus.choice;
+  begin.gpus_wanted = static_cast<uint16_t>(gpus.wanted);
+  for (const Uuid& uuid : gpus.gpus) {
+    if (begin.gpu_count == wire::kMostRunGpus) break;
+    std::memcpy(begin.gpus[begin.gpu_count++], uuid.data(), uuid.size());
+  }
   // A scheduler that says why before it closes may have done so already: read on in any case.
   wire::send(connection, &begin.header, true);
   const auto deadline = Clock::now() + kAnswersWithin;
@@ -61,7 +76,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
     const int length = receive(connection, packet);
     if (length == -EAGAIN) continue;
     if (length == 0 || length == -ECONNRESET) {
-      return Joined{false, "the scheduler closed the connection", false, true, 0};
+      return Joined{false, "the scheduler closed the connection", false, true, 0, {}};
     }
     if (length < 0) return Error{fmt::format("the scheduler: {}", std::strerror(-length))};
     const auto* header = wire::look_at(packet, static_cast<size_t>(length));

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "base/uuid.h"
 #include "cli/run/limits.h"
 #include "wire/messages.h"
 
@@ -16,11 +18,20 @@ struct Joined {
   bool other_version = false;  // it was refused because the two do not understand each other
   bool closed = false;         // it went without a word, as one does that is about to end
   uint32_t flags = 0;          // of those that were asked for, what it knows
+  std::vector<Uuid> gpus{};    // on which the scheduler has placed it
+};
+
+// What the run says of its GPUs (wire::RunBegin).
+struct GpuRequest {
+  wire::GpuChoice choice = wire::GpuChoice::None;
+  int wanted = 1;
+  std::vector<Uuid> gpus{};  // at most wire::kMostRunGpus
 };
 
 // Asks for a tenant on a fresh connection to the program socket. The tenant lasts as long as the
 // connection and the processes below this one. An error when no answer comes.
 Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
-                         wire::Backend backend = wire::Backend::Default, uint32_t flags = 0);
+                         wire::Backend backend = wire::Backend::Default, uint32_t flags = 0,
+                         const GpuRequest& gpus = {});
 
 }  // namespace nvshare::cli

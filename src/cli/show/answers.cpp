@@ -111,10 +111,20 @@ MovesInfo moves_of(const Json& json) {
   return {bytes(*moves, "out"), bytes(*moves, "in"), bytes(*moves, "copied")};
 }
 
+// Of a tenant; a scheduler before tenants had parts tells it of processes alone.
+Bytes sum_of(const Json& json, const char* key, const std::vector<ProcessInfo>& processes,
+             Bytes ProcessInfo::*what) {
+  if (const auto told = some_bytes(json, key)) return *told;
+  Bytes sum;
+  for (const ProcessInfo& one : processes) sum += one.*what;
+  return sum;
+}
+
 TenantInfo tenant_of(const Json& json) {
   TenantInfo tenant;
   tenant.name = text(json, "name");
   tenant.kind = text(json, "kind");
+  tenant.parent = text(json, "parent");
   if (find(json, "cores") != nullptr) tenant.cores = static_cast<int>(whole(json, "cores"));
   tenant.memory = some_bytes(json, "memory");
   tenant.priority = static_cast<int>(whole(json, "priority"));
@@ -127,7 +137,16 @@ TenantInfo tenant_of(const Json& json) {
   tenant.resident = bytes(json, "resident");
   tenant.pinned = bytes(json, "pinned");
   tenant.moves = moves_of(json);
+  if (const Json* placed = find(json, "placed")) {
+    tenant.placed = list<long>(*placed, "gpus",
+                               [](const Json& gpu) { return static_cast<long>(integer(&gpu)); });
+  }
   tenant.processes = list(json, "processes", process_of);
+  tenant.fullest = some_bytes(json, "fullest");
+  tenant.swapped = sum_of(json, "swapped", tenant.processes, &ProcessInfo::swapped);
+  tenant.beyond = sum_of(json, "beyond", tenant.processes, &ProcessInfo::beyond);
+  tenant.incoming = sum_of(json, "incoming", tenant.processes, &ProcessInfo::incoming);
+  tenant.outgoing = sum_of(json, "outgoing", tenant.processes, &ProcessInfo::outgoing);
   return tenant;
 }
 
@@ -137,7 +156,23 @@ ForeignInfo foreign_of(const Json& json) {
 }
 
 WhyProcess why_of(const Json& json) {
-  return {whole(json, "pid"), whole(json, "gpu"), text(json, "program"), text(json, "text")};
+  return {text(json, "tenant"), whole(json, "pid"), whole(json, "gpu"), text(json, "program"),
+          text(json, "text")};
+}
+
+LimitsInfo limits_of(const Json& limits, const Json& from) {
+  LimitsInfo info;
+  if (find(limits, "cores") != nullptr) info.cores = static_cast<int>(whole(limits, "cores"));
+  info.memory = some_bytes(limits, "memory");
+  info.priority = static_cast<int>(whole(limits, "priority"));
+  info.cores_from = text(from, "cores");
+  info.memory_from = text(from, "memory");
+  info.priority_from = text(from, "priority");
+  return info;
+}
+
+std::string text_of(const Json& json) {
+  return json.is_string() ? json.get<std::string>() : std::string();
 }
 
 SettingInfo setting_of(const Json& json) {
@@ -172,6 +207,7 @@ Result<Status> read_status(const std::string& json) {
   status.gpus = list(*answer, "gpus", gpu_of);
   status.tenants = list(*answer, "tenants", tenant_of);
   status.foreign = list(*answer, "foreign", foreign_of);
+  status.declared = list<std::string>(*answer, "declared", text_of);
   return status;
 }
 
@@ -185,10 +221,22 @@ bool read_changed(const std::string& json) {
   return flag(Json::parse(json, nullptr, false), "changed", true);
 }
 
+bool read_kept(const std::string& json) {
+  return flag(Json::parse(json, nullptr, false), "kept", true);
+}
+
 Result<WhyInfo> read_why(const std::string& json) {
   const auto answer = answer_with(json, "processes");
   if (!answer) return answer.error();
-  WhyInfo why{list(*answer, "processes", why_of), std::nullopt};
+  WhyInfo why;
+  why.processes = list(*answer, "processes", why_of);
+  why.declared = flag(*answer, "declared", false);
+  if (const Json* placed = find(*answer, "placed")) why.placed = text(*placed, "text");
+  const Json* limits = find(*answer, "limits");
+  const Json* from = find(*answer, "limits_from");
+  if (limits != nullptr && limits->is_object() && from != nullptr && from->is_object()) {
+    why.limits = limits_of(*limits, *from);
+  }
   const Json* arena = find(*answer, "host_memory");
   if (arena != nullptr && arena->is_object()) why.arena = arena_of(*arena);
   return why;
@@ -198,9 +246,7 @@ Result<TracePart> read_trace(const std::string& json) {
   const auto answer = answer_with(json, "lines");
   if (!answer) return answer.error();
   TracePart part;
-  part.lines = list<std::string>(*answer, "lines", [](const Json& one) {
-    return one.is_string() ? one.get<std::string>() : std::string();
-  });
+  part.lines = list<std::string>(*answer, "lines", text_of);
   part.next = whole(*answer, "next");
   part.end = whole(*answer, "end");
   part.lost = whole(*answer, "lost");
@@ -241,6 +287,10 @@ std::string limit_request(const std::string& name, const LimitWish& wish) {
   if (wish.lift_memory) request["memory"] = nullptr;
   if (wish.priority) request["priority"] = *wish.priority;
   return line(request);
+}
+
+std::string reset_request(const std::string& name) {
+  return line({{"op", "limit"}, {"name", name}, {"reset", true}});
 }
 
 std::string pause_request(const std::string& name, bool paused) {

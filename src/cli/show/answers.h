@@ -68,9 +68,11 @@ struct MovesInfo {
   Bytes copied;
 };
 
+// What it has and gets is with all its parts, but for the processes.
 struct TenantInfo {
   std::string name;
   std::string kind;
+  std::string parent;  // empty: at the top
   int cores = 100;
   std::optional<Bytes> memory;  // the limit
   int priority = 0;
@@ -80,9 +82,15 @@ struct TenantInfo {
   Bytes to_leave;               // of a sleeper: still to move out
   std::optional<double> share;  // percent
   Duration used{};
+  std::optional<Bytes> fullest;  // allocated, on the GPU with most of it; none: by the processes
   Bytes resident;
   Bytes pinned;
+  Bytes swapped{};
+  Bytes beyond{};
+  Bytes incoming{};
+  Bytes outgoing{};
   MovesInfo moves;
+  std::vector<long> placed;  // GPUs of a run; none: it was not placed
   std::vector<ProcessInfo> processes;
 };
 
@@ -98,18 +106,33 @@ struct Status {
   std::vector<GpuInfo> gpus;
   std::vector<TenantInfo> tenants;
   std::vector<ForeignInfo> foreign;
+  std::vector<std::string> declared{};  // users and containers of the file that are not there
 };
 
 struct WhyProcess {
+  std::string tenant;  // the one asked for, or a part of it
   long pid = 0;
   long gpu = 0;
   std::string program;
   std::string text;
 };
 
+// Limits, and for each the source that says it: docs/scheduler.md has the sources.
+struct LimitsInfo {
+  int cores = 100;
+  std::optional<Bytes> memory;
+  int priority = 0;
+  std::string cores_from;
+  std::string memory_from;
+  std::string priority_from;
+};
+
 struct WhyInfo {
+  std::string placed;  // on which GPU and why; empty: the tenant was not placed
   std::vector<WhyProcess> processes;
   std::optional<ArenaInfo> arena;  // where it is a part of the answer
+  std::optional<LimitsInfo> limits{};
+  bool declared = false;  // it is not there, and has limits all the same
 };
 
 struct TracePart {
@@ -133,6 +156,8 @@ Result<Status> read_status(const std::string& json);
 Result<TenantInfo> read_tenant(const std::string& json);
 // Whether a request has changed anything; true where the answer does not say.
 bool read_changed(const std::string& json);
+// Whether a change outlasts a restart of the scheduler; true where the answer does not say.
+bool read_kept(const std::string& json);
 Result<WhyInfo> read_why(const std::string& json);
 Result<TracePart> read_trace(const std::string& json);
 Result<std::vector<SettingInfo>> read_settings(const std::string& json);
@@ -146,6 +171,7 @@ std::string why_request(const std::string& name);
 // Of one tenant, or (empty) of all; `from`: none to begin with what there is.
 std::string trace_request(const std::string& name, std::optional<long> from);
 std::string limit_request(const std::string& name, const LimitWish& wish);
+std::string reset_request(const std::string& name);
 std::string pause_request(const std::string& name, bool paused);
 std::string sleep_request(const std::string& name, bool hold);
 std::string wake_request(const std::string& name);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "cli/show/table.h"
 
@@ -130,26 +131,91 @@ std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
                     rows, colour);
 }
 
-std::string tenants_text(const std::vector<TenantInfo>& tenants, bool colour) {
-  if (tenants.empty()) return "no program runs under nvshare\n";
+// GPUs of the tenant's processes; before these have come, GPUs that its run was placed on.
+std::string gpus_of(const TenantInfo& tenant) {
+  std::set<long> gpus;
+  for (const ProcessInfo& one : tenant.processes) gpus.insert(one.gpu);
+  if (gpus.empty()) gpus.insert(tenant.placed.begin(), tenant.placed.end());
+  return gpus.empty() ? "-" : fmt::format("{}", fmt::join(gpus, ","));
+}
+
+// A tenant in its place in the tree.
+struct Branch {
+  TenantInfo tenant;  // with the processes of all its parts
+  std::vector<Branch> parts;
+  bool has_own = false;  // processes that are in no part
+};
+
+Branch branch_of(const TenantInfo& tenant, const std::vector<TenantInfo>& all, int depth = 0) {
+  constexpr int kDeepest = 32;  // an answer that goes in a circle ends
+  Branch branch{tenant, {}, !tenant.processes.empty()};
+  for (const TenantInfo& one : all) {
+    if (one.parent.empty() || one.parent != tenant.name || depth == kDeepest) continue;
+    branch.parts.push_back(branch_of(one, all, depth + 1));
+    const std::vector<ProcessInfo>& below = branch.parts.back().tenant.processes;
+    branch.tenant.processes.insert(branch.tenant.processes.end(), below.begin(), below.end());
+  }
+  return branch;
+}
+
+// A user or container with nothing to tell: no processes of its own, no limits, plain runs at most.
+bool is_plain(const Branch& branch, bool is_private) {
+  const TenantInfo& tenant = branch.tenant;
+  const bool limited = tenant.cores < 100 || tenant.memory ||
+                       (tenant.priority != 0 && !(is_private && tenant.priority == 10));
+  const bool deep = std::any_of(branch.parts.begin(), branch.parts.end(),
+                                [](const Branch& one) { return !one.parts.empty(); });
+  return (tenant.kind == "user" || tenant.kind == "container") && !branch.has_own && !limited &&
+         !tenant.paused && !deep;
+}
+
+struct Line {
+  TenantInfo tenant;
+  std::size_t depth = 0;
+};
+
+void add_lines(const Branch& branch, std::size_t depth, bool paused, std::vector<Line>& lines) {
+  lines.push_back({branch.tenant, depth});
+  lines.back().tenant.paused |= paused;
+  paused = lines.back().tenant.paused;
+  for (const Branch& part : branch.parts) add_lines(part, depth + 1, paused, lines);
+}
+
+// Parts follow their parents.
+std::vector<Line> lines_of(const Status& status) {
+  std::vector<Line> lines;
+  for (const TenantInfo& tenant : status.tenants) {
+    if (!tenant.parent.empty()) continue;
+    const Branch branch = branch_of(tenant, status.tenants);
+    if (!is_plain(branch, status.scheduler.is_private)) {
+      add_lines(branch, 0, false, lines);
+      continue;
+    }
+    for (const Branch& part : branch.parts) add_lines(part, 0, false, lines);
+  }
+  return lines;
+}
+
+// GPUs are a column where there are several.
+std::string tenants_text(const Status& status, bool colour) {
+  const bool several_gpus = status.gpus.size() > 1;
+  const std::vector<Line> lines = lines_of(status);
+  if (lines.empty()) return "no program runs under nvshare\n";
   std::vector<std::vector<Cell>> rows;
-  for (const TenantInfo& tenant : tenants) {
+  for (const auto& [tenant, depth] : lines) {
     rows.push_back(
-        {short_text(tenant.name, kNameWidth),
+        {std::string(2 * depth, ' ') + short_text(tenant.name, kNameWidth),
          tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-", percent(tenant.share),
          of_limit(sum_of(tenant, &ProcessInfo::allocated), tenant.memory),
          some_or_none(sum_of(tenant, &ProcessInfo::swapped)), fmt::format("{}", tenant.priority),
          state_cell(state_of(tenant)), fmt::format("{}", tenant.processes.size())});
+    if (several_gpus) rows.back().emplace_back(gpus_of(tenant));
   }
-  return table_text({{"NAME"},
-                     {"CORES", true},
-                     {"GETS", true},
-                     {"MEMORY", true},
-                     {"SWAPPED", true},
-                     {"PRIORITY", true},
-                     {"STATE"},
-                     {"PROCESSES", true}},
-                    rows, colour);
+  std::vector<Column> columns{{"NAME"},         {"CORES", true},    {"GETS", true},
+                              {"MEMORY", true}, {"SWAPPED", true},  {"PRIORITY", true},
+                              {"STATE"},        {"PROCESSES", true}};
+  if (several_gpus) columns.push_back({"GPU"});
+  return table_text(columns, rows, colour);
 }
 
 // What sleepers keep although it could move, one line each.
@@ -157,11 +223,27 @@ std::string kept_text(const std::vector<TenantInfo>& tenants) {
   std::string text;
   for (const TenantInfo& tenant : tenants) {
     const Bytes kept = tenant.resident - tenant.pinned - tenant.to_leave;
-    if (!tenant.asleep || kept.count <= 0) continue;
+    const bool has_parts = std::any_of(tenants.begin(), tenants.end(), [&](const TenantInfo& one) {
+      return one.parent == tenant.name;
+    });
+    if (!tenant.asleep || has_parts || kept.count <= 0) continue;
     text += fmt::format("{} sleeps, and {} of it stay on the GPU: the host has no place for them\n",
                         short_text(tenant.name, kNameWidth), to_text(kept));
   }
   return text;
+}
+
+// One line, however many the file has.
+std::string declared_text(const std::vector<std::string>& names) {
+  constexpr std::size_t kMostNames = 8;
+  if (names.empty()) return "";
+  std::vector<std::string> shown;
+  for (const std::string& name : names) {
+    if (shown.size() < kMostNames) shown.push_back(short_text(name, kNameWidth));
+  }
+  const std::size_t more = names.size() - shown.size();
+  return fmt::format("declared, without a process now: {}{}\n", fmt::join(shown, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
@@ -180,7 +262,8 @@ std::string status_text(const Status& status, bool colour) {
   const ArenaInfo& arena = status.scheduler.arena;
   std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour);
   if (arena.needed.count > 0 || arena.used.count > 0) text += arena_line(arena);
-  text += "\n" + tenants_text(status.tenants, colour) + kept_text(status.tenants);
+  text += "\n" + tenants_text(status, colour) + kept_text(status.tenants) +
+          declared_text(status.declared);
   if (!status.foreign.empty()) text += "\n" + foreign_text(status.foreign, colour);
   return text;
 }
@@ -216,6 +299,7 @@ std::string above_limit(const TenantInfo& tenant) {
   for (const ProcessInfo& one : tenant.processes) used[one.gpu] += one.allocated;
   Bytes most{};
   for (const auto& [gpu, bytes] : used) most = std::max(most, bytes);
+  most = tenant.fullest.value_or(most);
   if (!tenant.memory || most <= *tenant.memory) return {};
   return fmt::format(" ({} in use: kept, and no more is given)", to_text(most));
 }
@@ -235,16 +319,35 @@ std::string limiter(const ArenaInfo& arena) {
   return short_text(arena.limited_by, kNameWidth);
 }
 
+// Where each limit comes from.
+std::string limits_line(const LimitsInfo& limits) {
+  return fmt::format("limits: cores {}% ({}), memory {} ({}), priority {} ({})\n", limits.cores,
+                     short_text(limits.cores_from, kNameWidth),
+                     limits.memory ? to_text(*limits.memory) : "without limit",
+                     short_text(limits.memory_from, kNameWidth), limits.priority,
+                     short_text(limits.priority_from, kNameWidth));
+}
+
 std::string why_text(const std::string& name, const WhyInfo& why) {
-  if (why.processes.empty()) {
-    return fmt::format("{} has no process on a GPU\n", short_text(name, 64));
-  }
+  const std::string limits = why.limits ? limits_line(*why.limits) : "";
   std::string text;
-  for (const WhyProcess& one : why.processes) {
-    text += fmt::format("{} (pid {}) on GPU {}: {}\n", short_text(one.program, kProgramWidth),
-                        one.pid, one.gpu, short_text(one.text, 1000));
+  if (!why.placed.empty()) {
+    text = fmt::format("{} was {}\n", short_text(name, 64), short_text(why.placed, 1000));
   }
-  return why.arena ? text + arena_line(*why.arena) : text;
+  if (why.declared) {
+    return text + fmt::format("{} is declared, and has no process now\n", short_text(name, 64)) +
+           limits;
+  }
+  if (why.processes.empty()) {
+    return text + fmt::format("{} has no process on a GPU\n", short_text(name, 64)) + limits;
+  }
+  for (const WhyProcess& one : why.processes) {
+    const bool of_a_part = !one.tenant.empty() && one.tenant != name;
+    text += fmt::format("{} (pid {}){} on GPU {}: {}\n", short_text(one.program, kProgramWidth),
+                        one.pid, of_a_part ? " in " + short_text(one.tenant, kNameWidth) : "",
+                        one.gpu, short_text(one.text, 1000));
+  }
+  return text + limits + (why.arena ? arena_line(*why.arena) : "");
 }
 
 std::string settings_text(const std::vector<SettingInfo>& settings, bool colour) {

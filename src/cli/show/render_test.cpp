@@ -33,6 +33,7 @@ Status example() {
   serve.name = "a-service-with-a-name-that-is-much-too-long";
   serve.priority = 3;
   serve.paused = true;
+  serve.placed = {1};
   status.tenants = {train, serve};
   status.foreign = {{99, 0, mib(1), "xorg"}};
   return status;
@@ -49,15 +50,51 @@ TEST(Render, Status) {
             "machine)\n"
             "\n"
             "NAME                          CORES   GETS       MEMORY  SWAPPED  PRIORITY  STATE    "
-            "PROCESSES\n"
+            "PROCESSES  GPU\n"
             "train                           40%  39.8%  2GiB / 4GiB   512MiB         0  running  "
-            "        2\n"
+            "        2  0,1\n"
             "a-service-with-a-name-that..      -      -       0B / -        -         3  paused   "
-            "        0\n"
+            "        0  1\n"
             "\n"
             "not under nvshare:\n"
             "PID  PROGRAM  GPU  MEMORY\n"
             " 99  xorg       0    1MiB\n");
+}
+
+TEST(Render, GpusAreNoColumnWhereThereIsOne) {
+  Status status = example();
+  status.gpus.pop_back();
+  EXPECT_EQ(status_text(status, false).find("PROCESSES  GPU"), std::string::npos);
+}
+
+TEST(Render, WhyBeginsWithWhereARunWasPlaced) {
+  WhyInfo why;
+  why.placed = "placed on GPU 1: it was idle; GPU 0 had 1 program";
+  EXPECT_EQ(why_text("train", why),
+            "train was placed on GPU 1: it was idle; GPU 0 had 1 program\n"
+            "train has no process on a GPU\n");
+  why.processes = {{"train", 7, 1, "python", "runs"}};
+  EXPECT_EQ(why_text("train", why),
+            "train was placed on GPU 1: it was idle; GPU 0 had 1 program\n"
+            "python (pid 7) on GPU 1: runs\n");
+}
+
+TEST(Render, WhatIsDeclaredAndNotThereIsSaid) {
+  WhyInfo why;
+  why.declared = true;
+  why.limits = LimitsInfo{40, gib(8), 0, "file", "group", "default"};
+  EXPECT_EQ(why_text("user-0", why),
+            "user-0 is declared, and has no process now\n"
+            "limits: cores 40% (file), memory 8GiB (group), priority 0 (default)\n");
+  Status status;
+  status.declared = {"user-0", "container-web"};
+  const auto last_line = [&] {
+    const std::string text = status_text(status, false);
+    return text.substr(text.rfind('\n', text.size() - 2) + 1);
+  };
+  EXPECT_EQ(last_line(), "declared, without a process now: user-0, container-web\n");
+  status.declared.assign(11, "x");
+  EXPECT_EQ(last_line(), "declared, without a process now: x, x, x, x, x, x, x, x and 3 more\n");
 }
 
 TEST(Render, StatusOfNothing) {
@@ -180,6 +217,86 @@ TEST(Render, AProbeIsReadAsItWasWritten) {
   for (const char* line : {"", "[]", "{}", R"({"library":1})"}) EXPECT_FALSE(read_probe(line));
 }
 
+// A user with two runs, one of them with a run inside.
+Status tree() {
+  const auto make = [](const char* name, const char* kind, const char* parent) {
+    TenantInfo tenant;
+    tenant.name = name;
+    tenant.kind = kind;
+    tenant.parent = parent;
+    return tenant;
+  };
+  const auto process = [](long pid, const char* state) {
+    ProcessInfo one;
+    one.pid = pid;
+    one.state = state;
+    one.allocated = gib(1);
+    return one;
+  };
+  Status status;
+  status.tenants = {make("user-1", "user", ""), make("one", "run", "user-1"),
+                    make("user-2", "user", ""), make("two", "run", "user-1")};
+  status.tenants[1].processes = {process(10, "idle")};
+  status.tenants[3].processes = {process(20, "running")};
+  return status;
+}
+
+std::string tenants_of(const Status& status) {
+  const std::string text = status_text(status, false);
+  return text.substr(text.rfind("\n\n") + 2);
+}
+
+TEST(RenderTree, PlainRunsAreShownWithoutTheirUser) {
+  EXPECT_EQ(tenants_of(tree()),
+            "NAME  CORES  GETS    MEMORY  SWAPPED  PRIORITY  STATE    PROCESSES\n"
+            "one       -     -  1GiB / -        -         0  idle             1\n"
+            "two       -     -  1GiB / -        -         0  running          1\n");
+  Status status = tree();
+  status.scheduler.is_private = true;
+  status.tenants[0].priority = 10;
+  EXPECT_EQ(tenants_of(status), tenants_of(tree())) << "the priority of a private user";
+  status.tenants.resize(1);
+  EXPECT_EQ(tenants_of(status), "no program runs under nvshare\n") << "its runs have ended";
+}
+
+TEST(RenderTree, PartsStandBelowALimitedUser) {
+  Status status = tree();
+  status.tenants[0].cores = 30;
+  status.tenants[0].share = 29.9;
+  EXPECT_EQ(tenants_of(status),
+            "NAME    CORES   GETS    MEMORY  SWAPPED  PRIORITY  STATE    PROCESSES\n"
+            "user-1    30%  29.9%  2GiB / -        -         0  running          2\n"
+            "  one       -      -  1GiB / -        -         0  idle             1\n"
+            "  two       -      -  1GiB / -        -         0  running          1\n");
+}
+
+TEST(RenderTree, APauseIsThatOfAllParts) {
+  Status status = tree();
+  status.tenants[0].paused = true;
+  const std::string text = tenants_of(status);
+  EXPECT_EQ(text.find("running"), text.npos) << text;
+  EXPECT_EQ(text.find("idle"), text.npos) << text;
+}
+
+TEST(RenderTree, ARunInsideARunShowsTheTree) {
+  Status status = tree();
+  status.tenants[3].parent = "one";
+  EXPECT_EQ(tenants_of(status),
+            "NAME     CORES  GETS    MEMORY  SWAPPED  PRIORITY  STATE    PROCESSES\n"
+            "user-1       -     -  2GiB / -        -         0  running          2\n"
+            "  one        -     -  2GiB / -        -         0  running          2\n"
+            "    two      -     -  1GiB / -        -         0  running          1\n");
+  const std::string processes = processes_text(status, false);
+  EXPECT_EQ(processes.find("20"), processes.rfind("20")) << "each process once\n" << processes;
+}
+
+TEST(RenderTree, WhyNamesThePart) {
+  WhyInfo why;
+  why.processes = {{"user-1", 10, 0, "a", "runs"}, {"two", 20, 1, "b", "waits"}};
+  EXPECT_EQ(why_text("user-1", why),
+            "a (pid 10) on GPU 0: runs\nb (pid 20) in two on GPU 1: waits\n");
+}
+
 TEST(TenantLine, SaysThatALimitIsBelowWhatIsInUse) {
   TenantInfo tenant;
   tenant.name = "train";
@@ -196,6 +313,8 @@ TEST(TenantLine, SaysThatALimitIsBelowWhatIsInUse) {
   EXPECT_EQ(tenant_line(tenant),
             "train: cores 100%, memory 4GiB (6GiB in use: kept, and no more is given), "
             "priority 0\n");
+  tenant.fullest = gib(7);
+  EXPECT_NE(tenant_line(tenant).find("7GiB in use"), std::string::npos) << "with its parts";
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ std::string name_in(const wire::RunBegin& begin) {
 class Server {
  public:
   explicit Server(std::string directory) : directory_(std::move(directory)) {
-    listening_ = wire::listen_at((directory_ + "/" + wire::kProgramSocket).c_str(), 0666);
+    listening_ = wire::listen_at((directory_ + "/" + wire::kProgramSocket).c_str(), 0600);
   }
   bool listens() const { return listening_ >= 0; }
 

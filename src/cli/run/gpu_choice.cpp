@@ -1,0 +1,162 @@
+#include "cli/run/gpu_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "nvml/loader.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr std::string_view kUuidBegins = "GPU-";
+
+// All of the text, as a whole number that is not negative.
+std::optional<int> number_in(std::string_view text) {
+  int number = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  if (read.ec != std::errc{} || read.ptr != end || number < 0) return std::nullopt;
+  return number;
+}
+
+// UUIDs are written in small letters.
+std::string lowered(std::string_view entry) {
+  std::string text(entry);
+  for (std::size_t i = kUuidBegins.size(); i < text.size(); ++i) {
+    if (text[i] >= 'A' && text[i] <= 'Z') text[i] = static_cast<char>(text[i] - 'A' + 'a');
+  }
+  return text;
+}
+
+bool is_uuid_or_its_beginning(std::string_view entry) {
+  return entry.starts_with(kUuidBegins) && entry.size() > kUuidBegins.size() &&
+         lowered(entry).find_first_not_of("0123456789abcdef-", kUuidBegins.size()) == entry.npos;
+}
+
+// "only 0", "0 and 1", "0 to 7".
+std::string numbers(std::size_t count) {
+  if (count == 1) return "only 0";
+  if (count == 2) return "0 and 1";
+  return fmt::format("0 to {}", count - 1);
+}
+
+Result<Uuid> by_number(int number, const std::vector<Uuid>& machine) {
+  if (static_cast<std::size_t>(number) < machine.size()) {
+    return machine[static_cast<std::size_t>(number)];
+  }
+  return Error{
+      fmt::format("there is no GPU {}: this machine has {}", number, numbers(machine.size()))};
+}
+
+Result<Uuid> by_uuid(std::string_view entry, const std::vector<Uuid>& machine) {
+  const std::string wanted = lowered(entry);
+  const auto matches = [&](const Uuid& uuid) { return to_text(uuid).starts_with(wanted); };
+  const auto found = std::ranges::count_if(machine, matches);
+  if (found == 1) return *std::ranges::find_if(machine, matches);
+  if (found > 1) {
+    return Error{fmt::format("the UUIDs of {} GPUs begin with {}: give more of it", found, entry)};
+  }
+  return Error{fmt::format("there is no GPU {}: nvidia-smi -L lists those of this machine", entry)};
+}
+
+class Nvml {
+ public:
+  explicit Nvml(const nvml::Loader& nvml) : nvml_(nvml), result_(nvml_.nvmlInit_v2()) {}
+  ~Nvml() {
+    if (result_ == nvml::NVML_SUCCESS) nvml_.nvmlShutdown();
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  Result<std::vector<Uuid>> gpus() const {
+    if (result_ != nvml::NVML_SUCCESS) {
+      return Error{fmt::format("NVML: {}", nvml_.nvmlErrorString(result_))};
+    }
+    unsigned count = 0;
+    nvml_.nvmlDeviceGetCount_v2(&count);
+    std::vector<Uuid> all;
+    for (unsigned i = 0; i < count; ++i) {
+      nvml::nvmlDevice_t device = nullptr;
+      char text[96] = {};
+      nvml_.nvmlDeviceGetHandleByIndex_v2(i, &device);
+      if (device != nullptr) nvml_.nvmlDeviceGetUUID(device, text, sizeof text);
+      const auto uuid = parse_uuid(text);
+      if (!uuid) return Error{fmt::format("NVML does not tell the UUID of GPU {}", i)};
+      all.push_back(*uuid);
+    }
+    if (all.empty()) return Error{"NVML knows no GPU"};
+    return all;
+  }
+
+ private:
+  const nvml::Loader& nvml_;
+  nvml::nvmlReturn_t result_;
+};
+
+}  // namespace
+
+Result<GpuWish> parse_gpu_wish(std::string_view text) {
+  GpuWish wish;
+  if (text == "auto") return wish;
+  if (text == "all") {
+    wish.all = true;
+    return wish;
+  }
+  if (text.ends_with('x')) {
+    const auto count = number_in(text.substr(0, text.size() - 1));
+    if (count && *count >= 1 && *count <= kMostGpus) {
+      wish.wanted = *count;
+      wish.counted = true;
+      return wish;
+    }
+  }
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view entry = text.substr(at, end - at);
+    if (!number_in(entry) && !is_uuid_or_its_beginning(entry)) {
+      return Error{fmt::format(
+          "'{}' is not auto, all, 2x (for any two), a number, a UUID (GPU-...) or a list of those",
+          text)};
+    }
+    wish.entries.emplace_back(entry);
+    at = end + 1;
+  }
+  if (wish.entries.size() > kMostGpus) {
+    return Error{fmt::format("a run has at most {} GPUs", kMostGpus)};
+  }
+  return wish;
+}
+
+Result<std::vector<Uuid>> machine_gpus() {
+  const auto library = nvml::Loader::open("libnvidia-ml.so.1");
+  if (!library) return library.error();
+  return Nvml(**library).gpus();
+}
+
+Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const std::vector<Uuid>& machine) {
+  std::vector<Uuid> chosen;
+  if (static_cast<std::size_t>(wish.wanted) > machine.size()) {
+    return Error{fmt::format("there are no {} GPUs: this machine has {}", wish.wanted,
+                             numbers(machine.size()))};
+  }
+  for (const std::string& entry : wish.entries) {
+    const auto number = number_in(entry);
+    const auto gpu = number ? by_number(*number, machine) : by_uuid(entry, machine);
+    if (!gpu) return gpu.error();
+    if (std::ranges::find(chosen, *gpu) != chosen.end()) {
+      return Error{fmt::format("GPU {} is named twice", entry)};
+    }
+    chosen.push_back(*gpu);
+  }
+  return chosen;
+}
+
+std::string visible_devices(const std::vector<Uuid>& gpus) {
+  std::string text;
+  for (const Uuid& gpu : gpus) text += (text.empty() ? "" : ",") + to_text(gpu);
+  return text;
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/uuid.h"
+
+// Which GPUs a run's programs see: --gpu.
+namespace nvshare::cli {
+
+// What --gpu says.
+struct GpuWish {
+  bool all = false;                  // every GPU, as without nvshare
+  int wanted = 1;                    // GPUs that the scheduler chooses
+  bool counted = false;              // the number was given: "2x"
+  std::vector<std::string> entries;  // GPUs by number or UUID; not empty: they are chosen so
+
+  // The scheduler chooses one, and nobody has said so in so many words.
+  bool leaves_it_open() const { return !all && !counted && entries.empty(); }
+};
+
+// GPUs that a program can have on one machine, as far as runs go.
+inline constexpr int kMostGpus = 16;
+
+// "auto", "all", "2x", or a list of numbers, UUIDs and beginnings of UUIDs. The error says what is
+// wrong, without the option's name.
+Result<GpuWish> parse_gpu_wish(std::string_view text);
+
+// The GPUs that programs find here, counted as nvidia-smi does. An error when NVML does not say.
+Result<std::vector<Uuid>> machine_gpus();
+
+// The GPUs that the wish names, in its order; none when the scheduler chooses. An error when there
+// is no such GPU or there are not as many as are wanted.
+Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const std::vector<Uuid>& machine);
+
+// How programs are shown these GPUs: the value of CUDA_VISIBLE_DEVICES.
+inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
+std::string visible_devices(const std::vector<Uuid>& gpus);
+
+}  // namespace nvshare::cli

@@ -1,0 +1,72 @@
+#include "cli/run/gpu_choice.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::cli {
+namespace {
+
+const std::vector<Uuid> kTwo{
+    *parse_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10"),
+    *parse_uuid("GPU-0102aa04-0506-0708-090a-0b0c0d0e0f10"),
+};
+
+// Numbers of the GPUs that the text chooses, or what is wrong with it.
+std::string chosen(std::string_view text, const std::vector<Uuid>& machine = kTwo) {
+  const auto wish = parse_gpu_wish(text);
+  if (!wish) return wish.error().message;
+  const auto gpus = find_gpus(*wish, machine);
+  if (!gpus) return gpus.error().message;
+  std::string numbers;
+  for (const Uuid& gpu : *gpus) numbers += gpu == machine[0] ? "0" : "1";
+  return numbers;
+}
+
+TEST(GpuChoice, GpusAreChosenByNumberAndByUuidInTheirOrder) {
+  EXPECT_EQ(chosen("0"), "0");
+  EXPECT_EQ(chosen("1,0"), "10");
+  EXPECT_EQ(chosen("GPU-0102aa04-0506-0708-090a-0b0c0d0e0f10"), "1");
+  EXPECT_EQ(chosen("GPU-0102AA,0"), "10");
+}
+
+TEST(GpuChoice, WithoutANameTheSchedulerChooses) {
+  EXPECT_TRUE(parse_gpu_wish("auto")->leaves_it_open());
+  EXPECT_EQ(chosen("auto"), "");
+  EXPECT_TRUE(parse_gpu_wish("all")->all);
+  EXPECT_EQ(parse_gpu_wish("2x")->wanted, 2);
+  EXPECT_FALSE(parse_gpu_wish("1x")->leaves_it_open());
+  EXPECT_FALSE(parse_gpu_wish("0")->leaves_it_open());
+}
+
+TEST(GpuChoice, AGpuThatIsNotThereIsNamedWithThoseThatAre) {
+  EXPECT_EQ(chosen("9"), "there is no GPU 9: this machine has 0 and 1");
+  EXPECT_EQ(chosen("0,2"), "there is no GPU 2: this machine has 0 and 1");
+  EXPECT_EQ(chosen("1", {kTwo[0]}), "there is no GPU 1: this machine has only 0");
+  EXPECT_EQ(chosen("8", std::vector<Uuid>(8)), "there is no GPU 8: this machine has 0 to 7");
+  EXPECT_EQ(chosen("GPU-ff"), "there is no GPU GPU-ff: nvidia-smi -L lists those of this machine");
+  EXPECT_EQ(chosen("GPU-0102"), "the UUIDs of 2 GPUs begin with GPU-0102: give more of it");
+  EXPECT_EQ(chosen("3x"), "there are no 3 GPUs: this machine has 0 and 1");
+}
+
+TEST(GpuChoice, AGpuIsNamedOnce) {
+  EXPECT_EQ(chosen("0,0"), "GPU 0 is named twice");
+  EXPECT_EQ(chosen("1,GPU-0102aa"), "GPU GPU-0102aa is named twice");
+}
+
+TEST(GpuChoice, BadTextIsToldWithWhatIsGood) {
+  for (const char* text : {"", "x", "0x", "17x", "-1", "1.5", "0,", ",0", "0 ,1", "GPU-", "GPU-xyz",
+                           "gpu0", "MIG-01", "99999999999", "auto,0"}) {
+    EXPECT_EQ(chosen(text),
+              "'" + std::string(text) +
+                  "' is not auto, all, 2x (for any two), a number, a UUID (GPU-...) or a list of "
+                  "those");
+  }
+  EXPECT_EQ(chosen("0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"), "a run has at most 16 GPUs");
+}
+
+TEST(GpuChoice, ProgramsAreShownUuids) {
+  EXPECT_EQ(visible_devices({kTwo[1], kTwo[0]}),
+            "GPU-0102aa04-0506-0708-090a-0b0c0d0e0f10,GPU-01020304-0506-0708-090a-0b0c0d0e0f10");
+}
+
+}  // namespace
+}  // namespace nvshare::cli

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "base/unique_fd.h"
+#include "cli/run/keeper_notes.h"
+#include "wire/messages.h"
+
+namespace nvshare::cli {
+
+// How a run gets its tenant, and gets it back.
+struct Tenancy {
+  // Asks for the tenant the first time: 0 and the connection, or the exit code. Tells why itself.
+  std::function<int(UniqueFd& connection)> join;
+  // Asks again: an empty connection when there is no scheduler. Must not wait long.
+  std::function<UniqueFd()> again;
+  std::function<void(bool back)> tell;
+  std::function<void(const wire::Shortage&)> tell_shortage;
+  // Tells that exec failed with this errno, and has the exit code.
+  std::function<int(int error)> cannot_start;
+};
+
+// The process that holds a run's tenant. It is the program's parent and the subreaper of all below,
+// so that the scheduler finds the run above each of them. It stays until its last child has ended.
+class Keeper {
+ public:
+  // `signals` is of watch_signals(). With `notes` the keeper works for `nvshare run`. Without them
+  // the keeper is `nvshare run`: it passes signals on, and stops with the program.
+  Keeper(pid_t program, UniqueFd connection, const Tenancy& tenancy, UniqueFd signals,
+         UniqueFd notes);
+
+  // Returns when no child is left: the program's status.
+  int keep();
+
+ private:
+  void wait_for_news();
+  void read_signals();
+  void collect();
+  void changed(int status);
+  void go_on();
+  void read_notes();
+  void read_connection();
+  void connect_again();
+  void program_ended();
+  void become_silent();
+  bool anybody_left() const;
+
+  pid_t program_;
+  UniqueFd connection_;
+  const Tenancy& tenancy_;
+  UniqueFd signals_;
+  UniqueFd notes_;
+  bool in_front_;
+  int status_ = 0;
+  bool ended_ = false;       // the program
+  bool told_ended_ = false;  // and `nvshare run` knows
+  bool told_gone_ = false;   // the scheduler
+  bool was_connected_ = false;
+  std::chrono::steady_clock::time_point tried_at_{};  // to connect again
+  int stops_ = 0;
+  int stopped_by_ = 0;  // a signal that this process has yet to stop by
+};
+
+}  // namespace nvshare::cli

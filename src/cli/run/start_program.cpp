@@ -1,0 +1,75 @@
+#include "cli/run/start_program.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace nvshare::cli {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+struct Pipe {
+  UniqueFd reading;
+  UniqueFd writing;
+};
+
+bool open_pipe(Pipe& both) {
+  int pair[2];
+  if (::pipe2(pair, O_CLOEXEC) != 0) return false;
+  both.reading.reset(pair[0]);
+  both.writing.reset(pair[1]);
+  return true;
+}
+
+// False when the other end is closed.
+bool read_all(int fd, void* value, std::size_t size) {
+  ssize_t got;
+  do {
+    got = ::read(fd, value, size);
+  } while (got < 0 && errno == EINTR);
+  return got == static_cast<ssize_t>(size);
+}
+
+}  // namespace
+
+// Nothing is allocated between fork and exec.
+pid_t start_program(const Launch& launch, const InheritedSignals& before, pid_t group,
+                    const std::function<void(pid_t)>& forked) {
+  const auto arguments = pointers(launch.words);
+  const std::vector<std::string> variables = launch.environment();
+  const auto environment = pointers(variables);
+  Pipe failure;
+  Pipe gate;
+  if (!open_pipe(failure) || !open_pipe(gate)) return -errno;
+  const pid_t child = ::fork();
+  if (child < 0) return -errno;
+  if (child == 0) {
+    gate.writing.reset();
+    char open;
+    // The parent was killed before the program began: then there is no program.
+    if (!read_all(gate.reading.get(), &open, 1)) ::_exit(127);
+    ::setpgid(0, group);
+    restore_signals(before);
+    ::execvpe(arguments[0], arguments.data(), environment.data());
+    const int error = errno;
+    [[maybe_unused]] const auto told = ::write(failure.writing.get(), &error, sizeof error);
+    ::_exit(127);
+  }
+  forked(child);
+  failure.writing.reset();
+  [[maybe_unused]] const auto opened = ::write(gate.writing.get(), "", 1);
+  int error = 0;
+  if (!read_all(failure.reading.get(), &error, sizeof error)) return child;
+  ::waitpid(child, nullptr, 0);
+  return -error;
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/run/job_signals.h"
+
+namespace nvshare::cli {
+
+struct Launch {
+  std::vector<std::string> words;  // the program and its arguments
+  // "NAME=VALUE", all of it. Asked for when the run has its tenant, and so its GPUs.
+  std::function<std::vector<std::string>()> environment;
+};
+
+// Starts the program as a child in the process group `group`. `forked` hears the child's pid before
+// the program begins. Returns the pid, or a negative errno of exec.
+pid_t start_program(const Launch& launch, const InheritedSignals& before, pid_t group,
+                    const std::function<void(pid_t)>& forked);
+
+}  // namespace nvshare::cli
