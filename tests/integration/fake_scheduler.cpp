@@ -167,7 +167,24 @@ void FakeScheduler::take(Client& client, const MemoryMoved& moved) {
   if (moved.no_room != 0) ++told_no_room_;
 }
 
+void FakeScheduler::refuse(Client& client, std::uint16_t major) {
+  auto message = make<Refused>();
+  message.major = major;
+  message.minor = 0;
+  put_text(message.reason, sizeof message.reason, "there is no place for you");
+  send(client.socket, &message.header, false);
+}
+
 void FakeScheduler::greet(Client& client) {
+  if (unwelcome_ > 0) {
+    --unwelcome_;
+    ++turned_away_;
+    client.left = true;
+    if (greeting_ == Greeting::Refuse) refuse(client, kMajor);
+    if (greeting_ == Greeting::OtherProtocol) refuse(client, kMajor + 1);
+    ::shutdown(client.socket, SHUT_RDWR);
+    return;
+  }
   const int page = ::memfd_create("nvshare-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (page < 0 || ::ftruncate(page, kPageSize) != 0) return complain("no memory for a page");
   ::fcntl(page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -198,6 +215,17 @@ void FakeScheduler::give(Client& client) {
   client.wants = false;
   client.page->scheduler.grant.store(grant.grant);
   send(client.socket, &grant.header, false);
+}
+
+void FakeScheduler::turn_away(Greeting how, std::uint64_t hellos) {
+  const std::lock_guard hold(lock_);
+  greeting_ = how;
+  unwelcome_ = hellos;
+}
+
+std::uint64_t FakeScheduler::turned_away() {
+  const std::lock_guard hold(lock_);
+  return turned_away_;
 }
 
 void FakeScheduler::speak(std::uint16_t minor) {

@@ -22,6 +22,14 @@ class FakeScheduler {
   FakeScheduler(const FakeScheduler&) = delete;
   FakeScheduler& operator=(const FakeScheduler&) = delete;
 
+  // How so many hellos to come are answered; the others are welcome.
+  enum class Greeting { Refuse, Close, OtherProtocol };
+  void turn_away(Greeting how, std::uint64_t hellos = kAll);
+  static constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  void welcome_all() { turn_away(Greeting::Refuse, 0); }
+  // How many hellos were not welcome.
+  std::uint64_t turned_away();
+
   // What becomes of the memory of those who connect from now on.
   void backend(wire::Backend which);
   // The minor version of the protocol in every welcome from now on.
@@ -110,6 +118,7 @@ class FakeScheduler {
   bool hear(Client& client);
   void answer(Client& client, const wire::Header* header);
   void greet(Client& client);
+  static void refuse(Client& client, std::uint16_t major);
   void give(Client& client);
   void take(Client& client, const wire::MemoryRequest& request);
   void take(Client& client, const wire::MemoryFreed& freed);
@@ -129,6 +138,9 @@ class FakeScheduler {
   std::vector<std::unique_ptr<Client>> clients_;
   wire::Backend backend_ = wire::Backend::Native;
   wire::Watch watch_ = wire::Watch::Metered;
+  Greeting greeting_ = Greeting::Refuse;
+  std::uint64_t unwelcome_ = 0;  // so many hellos to come
+  std::uint64_t turned_away_ = 0;
   bool full_ = false;
   bool keeps_waiting_ = false;
   bool open_ = true;

@@ -24,7 +24,8 @@ TEST_F(Identity, AProgramCannotNameItselfIntoAnothersTenant) {
   ASSERT_EQ(ask(victim, "start"), "CUDA_SUCCESS");
   Process thief = probe("thief", {"--cores", "10", "--mem", "64Mi"});
   EXPECT_EQ(ask(thief, "claim victim"),
-            "refused: already inside the run 'thief': its limits hold for all below it");
+            "refused: the name 'victim' is taken by another tenant that runs now: "
+            "give another with --name");
   Process stranger = start({probe_program()});
   EXPECT_EQ(ask(stranger, "claim victim"),
             "refused: the name 'victim' is taken by another tenant that runs now: "
@@ -39,15 +40,78 @@ TEST_F(Identity, AProgramCannotNameItselfIntoAnothersTenant) {
   EXPECT_EQ(ask(thief, "alloc 128Mi"), "CUDA_ERROR_OUT_OF_MEMORY") << "its own limit holds";
 }
 
-TEST_F(Identity, ARunWithinARunDoesNotEscapeTheLimit) {
+TEST_F(Identity, ARunWithinARunAsksForNoMoreThanTheOuterOneHas) {
   Process inner =
       run({"--name", "outer", "--mem", "64Mi"},
           {nvshare_program(), "run", "--name", "inner", "--mem", "1Gi", "--", "echo", "started"});
   const auto ending = inner.wait(20s);
   ASSERT_TRUE(ending);
   EXPECT_EQ(ending->code, 2);
-  EXPECT_NE(inner.output().find("already inside the run 'outer'"), std::string::npos);
+  EXPECT_NE(inner.output().find("memory 1GiB is above the limit of 'outer', which is 64MiB"),
+            std::string::npos)
+      << inner.output();
   EXPECT_EQ(inner.output().find("started"), std::string::npos) << inner.output();
+}
+
+TEST_F(Identity, ARunWithinARunIsAPartOfIt) {
+  Process inner =
+      run({"--name", "outer", "--mem", "64Mi", "--cores", "50"},
+          {nvshare_program(), "run", "--name", "inner", "--mem", "32Mi", "--", probe_program()});
+  ASSERT_EQ(ask(inner, "start"), "CUDA_SUCCESS") << inner.output();
+  ASSERT_EQ(ask(inner, "spin 1ms"), "CUDA_SUCCESS");
+  EXPECT_EQ(tenant("inner").value("parent", ""), "outer");
+  EXPECT_EQ(tenant("outer").value("parent", ""), user());
+  EXPECT_EQ(processes("inner").size(), 1u);
+  EXPECT_EQ(ask(inner, "alloc 48Mi"), "CUDA_ERROR_OUT_OF_MEMORY") << "its own limit holds";
+  EXPECT_EQ(ask(inner, "alloc 16Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(tenant("outer").value("allocated", 0l), 16l << 20);
+  const Outcome shown = nvshare({"status"});
+  EXPECT_NE(shown.output.find("\n  outer"), std::string::npos) << shown.output;
+  EXPECT_NE(shown.output.find("\n    inner"), std::string::npos) << shown.output;
+}
+
+// The run has a cgroup of its own, which tells where its keeper and the parents do not any more.
+class Groups : public Identity {
+ protected:
+  void SetUp() override {
+    Identity::SetUp();
+    const Process first =
+        run({"--name", "first"}, {"sh", "-c", "grep ^0: /proc/self/cgroup; read x"});
+    ASSERT_TRUE(eventually([&] { return first.output().find("0::") != std::string::npos; }, 20s));
+    if (first.output().find("/nvshare-run-first") == std::string::npos) {
+      GTEST_SKIP() << "the scheduler cannot make cgroups here (root, cgroup2): " << first.output();
+    }
+  }
+  // As ask(), of a program that has lost its `nvshare run`.
+  static std::string ask_orphan(Process& program, const std::string& line) {
+    const std::size_t before = answers_of(program).size();
+    program.say(line);
+    EXPECT_TRUE(eventually([&] { return answers_of(program).size() > before; }, 30s)) << line;
+    return answers_of(program).size() > before ? answers_of(program).back() : "no answer";
+  }
+};
+
+// The program's parent is the keeper, and the keeper's is `nvshare run`, which would take over.
+const std::string kKillKeepers = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID";
+
+TEST_F(Groups, AProgramThatKillsItsKeeperStaysInItsRun) {
+  Process program =
+      run({"--name", "train", "--mem", "64Mi"},
+          {"sh", "-c", kKillKeepers + "; exec setsid sh -c '" + probe_program() + "'"});
+  ASSERT_TRUE(program.wait(20s)) << "its keeper is still there";
+  ASSERT_EQ(ask_orphan(program, "start"), "CUDA_SUCCESS") << program.output();
+  EXPECT_EQ(ask_orphan(program, "alloc 128Mi"), "CUDA_ERROR_OUT_OF_MEMORY") << "the run's limit";
+  EXPECT_EQ(processes("train").size(), 1u);
+  EXPECT_EQ(tenant("train").value("memory", 0l), 64l << 20);
+  program.say("end");
+  EXPECT_TRUE(eventually([&] { return !has_tenant("train") || processes("train").empty(); }, 20s));
+}
+
+TEST_F(Groups, ARunEndsWithTheLastProcessOfItsGroup) {
+  Process program = run({"--name", "train"}, {"sh", "-c", kKillKeepers + "; setsid sleep 3"});
+  ASSERT_TRUE(program.wait(20s));
+  EXPECT_TRUE(has_tenant("train")) << "a process is left, though none on a GPU";
+  EXPECT_TRUE(eventually([&] { return !has_tenant("train"); }, 20s));
 }
 
 TEST_F(Identity, ChildrenBelongToTheTenantOfTheirParents) {
@@ -95,7 +159,8 @@ TEST_F(Devices, AreSharedEachByItself) {
   const auto both = [&] {
     std::vector<Job> jobs;
     jobs.push_back(job("first", {}, {"--seconds", "6"}));
-    jobs.push_back(job("second", {"--cores", "40"}, {"--seconds", "6", "--device", "1"}));
+    jobs.push_back(
+        job("second", {"--cores", "40", "--gpu", "all"}, {"--seconds", "6", "--device", "1"}));
     EXPECT_TRUE(eventually(
         [&] {
           const nlohmann::json second = tenant("second");

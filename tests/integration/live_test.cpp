@@ -46,7 +46,7 @@ TEST_F(Live, AWrongLimitIsOneLineAndChangesNothing) {
     EXPECT_EQ(outcome.ending.code, 2) << wrong;
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
   }
-  const Outcome unknown = nvshare({"limit", "nobody", "--cores", "10"});
+  const Outcome unknown = nvshare({"limit", "no-such-tenant", "--cores", "10"});
   EXPECT_NE(unknown.ending.code, 0);
   EXPECT_EQ(std::count(unknown.output.begin(), unknown.output.end(), '\n'), 1) << unknown.output;
   EXPECT_EQ(tenant("train").value("cores", 0), 40);

@@ -168,11 +168,16 @@ TEST_F(Memory, AnEnvironmentVariableLowersTheLimitButDoesNotRaiseIt) {
 }
 
 TEST_F(Memory, AnEnvironmentVariableThatIsNotUnderstoodIsSaidAndLeavesNothing) {
-  set("NVSHARE_GPU_MEMORY_LIMIT", "32 megabytes");
-  Process wrong = started("wrong", {"--mem", "64Mi"});
-  EXPECT_EQ(ask(wrong, "alloc 1Mi"), "CUDA_ERROR_OUT_OF_MEMORY");
-  EXPECT_NE(wrong.output().find("NVSHARE_GPU_MEMORY_LIMIT is not understood"), std::string::npos)
-      << wrong.output();
+  Process wrong = run({"--name", "wrong", "--mem", "64Mi"},
+                      {"env", "NVSHARE_GPU_MEMORY_LIMIT=32 megabytes", probe_program()});
+  EXPECT_EQ(ask(wrong, "start"), "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(ask(wrong, "start"), "CUDA_ERROR_OUT_OF_MEMORY");
+  const std::string said = wrong.output();
+  const std::string line =
+      "nvshare: this program gets no GPU memory, because NVSHARE_GPU_MEMORY_LIMIT is '32 "
+      "megabytes', which is not understood (write 4Gi, 512Mi, 2G or 25%; 0: no limit of its own)\n";
+  EXPECT_NE(said.find(line), std::string::npos) << said;
+  EXPECT_EQ(said.find("nvshare"), said.rfind("nvshare: ")) << "one line: " << said;
 }
 
 TEST_F(Memory, AKilledProcessHoldsNothing) {

@@ -50,6 +50,7 @@ class Probe {
   std::string fork_and(Words& words);
   std::string be_called(Words& words);
   std::string aside(Words& words);
+  std::string apart(Words& words);
   std::string share();
   std::string open(Words& words);
   std::string close_last();
@@ -385,6 +386,17 @@ std::string Probe::aside(Words& words) {
   return "aside";
 }
 
+// `apart LINE`: does the line in a thread of its own, which nobody waits for.
+std::string Probe::apart(Words& words) {
+  std::string rest;
+  std::getline(words >> std::ws, rest);
+  std::thread([this, rest] {
+    if (context_ != nullptr) driver_.call<FunctionId::cuCtxSetCurrent>(context_);
+    obey(rest);
+  }).detach();
+  return "apart";
+}
+
 bool Probe::obey(const std::string& line) {
   Words words(line);
   std::string what;
@@ -407,6 +419,7 @@ bool Probe::obey(const std::string& line) {
   if (what == "claim") answer = be_called(words);
   if (what == "fork") answer = fork_and(words);
   if (what == "aside") answer = aside(words);
+  if (what == "apart") answer = apart(words);
   if (what == "share") answer = share();
   if (what == "open") answer = open(words);
   if (what == "close") answer = close_last();

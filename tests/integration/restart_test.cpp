@@ -98,7 +98,24 @@ TEST_F(Restart, ProgramsOfAllKindsRunOn) {
   end(jobs);
 }
 
-// A limit that somebody has raised is what it was at the start after a restart.
+// A limit that somebody has raised outlasts the scheduler.
+TEST_F(Restart, ARunKeepsTheLimitsThatItWasGiven) {
+  Process scheduler = start_scheduler();
+  Process grower = probe("grower", {"--mem", "128Mi", "--cores", "40"});
+  ASSERT_EQ(ask(grower, "begin 112Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(nvshare({"limit", "grower", "--mem", "400Mi"}).ending.code, 0);
+  kill(scheduler);
+  scheduler = start_scheduler();
+  EXPECT_EQ(tenant("grower").value("memory", 0l), 400l << 20) << "before anybody is back";
+  ASSERT_TRUE(eventually([&] { return processes("grower").size() == 1; }, 20s));
+  EXPECT_EQ(ask(grower, "alloc 200Mi"), "CUDA_SUCCESS") << nvshare({"why", "grower"}).output;
+  EXPECT_EQ(tenant("grower").value("cores", 0), 40);
+  ASSERT_EQ(nvshare({"limit", "grower", "--reset"}).ending.code, 0);
+  EXPECT_EQ(tenant("grower").value("memory", 0l), 128l << 20) << "as it was started";
+  EXPECT_NE(ask(grower, "alloc 1Mi"), "CUDA_SUCCESS");
+}
+
+// Without its state the scheduler knows only what a run was started with.
 TEST_F(Restart, AProgramAboveItsLimitRunsOn) {
   Process scheduler = start_scheduler();
   std::vector<Job> jobs;
@@ -112,6 +129,7 @@ TEST_F(Restart, AProgramAboveItsLimitRunsOn) {
   // Most of the program's memory is away.
   ASSERT_TRUE(eventually([&] { return tenant("grower").value("swapped", 0l) > 0; }, 30s));
   kill(scheduler);
+  for (const char* name : {"/state", "/state.old"}) unlink((run_directory() + name).c_str());
   scheduler = start_scheduler();
   ASSERT_TRUE(all_back(jobs));
   ASSERT_TRUE(eventually([&] { return processes("grower").size() == 1; }, 20s));

@@ -1,7 +1,9 @@
 #include <signal.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "integration/fake_scheduler.h"
 #include "integration/world.h"
 
 // What programs see of the GPU's memory, wherever they look: the tenant's, and not the card's
@@ -152,6 +154,23 @@ TEST_F(View, ALimitInTheEnvironmentCounts) {
   EXPECT_EQ(said({}, smi()), "0, 512, 512, 0");
 }
 
+TEST_F(View, ALimitInTheEnvironmentIsSharedByTheProcessesThatHaveIt) {
+  const auto words = [](const std::string& limit) {
+    return std::vector<std::string>{"env", "LD_PRELOAD=" NVSHARE_LIBRARY,
+                                    "NVSHARE_GPU_MEMORY_LIMIT=" + limit, probe_program()};
+  };
+  Process one = start(words("512Mi"));
+  Process two = start(words("512Mi"));
+  Process without = start(words(""));
+  for (Process* each : {&one, &two, &without}) ASSERT_EQ(ask(*each, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(without, "alloc 64Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "alloc 128Mi"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(two, "alloc 256Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "info"), "free=134217728 total=536870912");
+  EXPECT_EQ(ask(two, "info"), "free=134217728 total=536870912");
+  EXPECT_EQ(ask(one, "nvml"), "used=402653184 free=134217728 total=536870912");
+}
+
 TEST_F(View, ALimitInPercentIsOfTheCard) {
   set("NVSHARE_GPU_MEMORY_LIMIT", "25%");
   EXPECT_EQ(said({}, smi()), "0, 1024, 1024, 0");
@@ -202,6 +221,28 @@ TEST_F(TwoCards, EachIsSeenByItself) {
   ASSERT_TRUE(one.wait(60s)) << one.output();
   EXPECT_NE(one.output().find("512, 512, 1024, 0\n0, 1024, 1024, 0\n"), std::string::npos)
       << one.output();
+}
+
+// With a scheduler that says what a test wants.
+class ViewOfTwoLimits : public World {};
+
+TEST_F(ViewOfTwoLimits, TheSmallestIsTheCardAndTheTightestSaysWhatIsFree) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  std::filesystem::create_directories(run_directory());
+  FakeScheduler scheduler(run_directory());
+  set("LD_PRELOAD", NVSHARE_LIBRARY);
+  set("NVSHARE_GPU_MEMORY_LIMIT", "512Mi");
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "alloc 12Mi"), "CUDA_SUCCESS");
+  EXPECT_EQ(ask(one, "info"), "free=524288000 total=536870912") << "its own alone";
+  scheduler.show(1024 * kMiB, 100 * kMiB);
+  EXPECT_EQ(ask(one, "info"), "free=524288000 total=536870912") << "its own is smaller";
+  scheduler.show(1024 * kMiB, 1000 * kMiB);
+  EXPECT_EQ(ask(one, "info"), "free=25165824 total=536870912") << "the tenant's leaves less";
+  EXPECT_EQ(ask(one, "nvml"), "used=511705088 free=25165824 total=536870912");
+  scheduler.show(256 * kMiB, 300 * kMiB);
+  EXPECT_EQ(ask(one, "info"), "free=0 total=268435456") << "the tenant's is smaller";
 }
 
 }  // namespace

@@ -331,4 +331,21 @@ bool World::has_tenant(const std::string& name) {
   return !tenant(name).is_null();
 }
 
+std::size_t World::runs() {
+  const Json all = status();
+  if (!all.contains("tenants")) return 0;
+  return static_cast<std::size_t>(
+      std::count_if(all["tenants"].begin(), all["tenants"].end(),
+                    [](const Json& one) { return one.value("kind", "") == "run"; }));
+}
+
+std::string World::user() {
+  return "user-" + std::to_string(::geteuid());
+}
+
+void World::allow_priorities() {
+  const Outcome outcome = nvshare({"limit", user(), "--priority", "10"});
+  EXPECT_EQ(outcome.ending.code, 0) << outcome.output;
+}
+
 }  // namespace nvshare::integration

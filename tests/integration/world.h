@@ -123,6 +123,12 @@ class World : public ::testing::Test {
   // A tenant of the status; null when it is not there.
   nlohmann::json tenant(const std::string& name);
   bool has_tenant(const std::string& name);
+  // Tenants that `nvshare run` has made.
+  std::size_t runs();
+  // The tenant of the user that runs the tests.
+  static std::string user();
+  // Lets the user's runs have any priority, as only an operator can.
+  void allow_priorities();
   // Process ids of a tenant's programs that use a GPU.
   std::vector<pid_t> processes(const std::string& name);
 

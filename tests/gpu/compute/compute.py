@@ -334,6 +334,40 @@ class Compute:
 
         yield self.entry("four in one tenant", names, [({"four": 25}, measure)], judge)
 
+    def nested(self):
+        """A tenant of 40 % with two runs of two processes each, beside one of 60 %."""
+        for kind in ("gemm", "train"):
+            yield self.nested_of(kind)
+
+    def nested_of(self, kind):
+        tenant, beside = f"{kind}-tenant", f"{kind}-beside"
+        runs = {f"{tenant}-{run}": [f"{kind}-{run}{number}" for number in (1, 2)] for run in ("a", "b")}
+        inside = [name for names in runs.values() for name in names]
+        limits = {tenant: 40, beside: 60}
+        self.native.load(kind)
+
+        def measure():
+            some = self.shared.get_in_runs(tenant, limits[tenant], runs)
+            some += self.shared.get(beside)
+            self.expect_time(PAUSE + self.settle + self.seconds + 1)
+            before = processor_time()
+            rates, counted, window = self.shared.work(some, limits, self.seconds, self.settle)
+            return [{"limits": limits, "rates": rates, "counted": counted, "meter": self.meter(),
+                     "taken_away": taken_away(before, processor_time()), "clock": self.clocks.mean(*window)}]
+
+        def judge(cells, _):
+            for cell in cells:
+                each = cell["shares"]
+                cell["each"] = dict(each)
+                cell["shares"] = {run: round(sum(each[name] for name in names), 2) for run, names in runs.items()}
+                cell["shares"][beside] = each[beside]
+                judged(cell, {**dict.fromkeys(runs, 20.0), beside: 60.0}, 1.0, 98.5)
+                cell["tenant"] = round(sum(each[name] for name in inside), 2)
+                cell["ok"] = cell["ok"] and abs(cell["tenant"] - 40) <= 1
+            return cells
+
+        return self.entry(f"nested {kind}", [*inside, beside], [(limits, measure)], judge, points=1.0)
+
     def long(self):
         """Nothing drifts and nothing leaks."""
         pair = ("gemm", "train")
@@ -412,7 +446,7 @@ def main(words):
     compute.only = only
     # What each needs at least to be worth beginning: it measures what there is time for.
     sections = {name: (110 if name == "long" else 40, getattr(compute, name))
-                for name in ("single", "pairs", "unlimited", "bursty", "live", "four", "long")}
+                for name in ("single", "pairs", "unlimited", "bursty", "live", "four", "nested", "long")}
     settings = [f"{name}={os.environ[name]}" for name in ("BENCH_LIMIT", "COMPUTE_LONG") if name in os.environ]
     title = " ".join([*settings, "tests/gpu/compute/run.sh build/dev out", *words[2:]])
     return run_sections(compute.bench, title, sections, wanted or [name for name in sections if name != "long"],

@@ -3,4 +3,4 @@
 # programs; see README.md. Writes OUT/compute.json and OUT/compute.md. Ends with 1 when a limit is missed.
 set -euo pipefail
 . "$(dirname "$0")/../common/start.sh"
-start compute 590 "single pairs unlimited bursty live four long; quick: shorter" "$@"
+start compute 590 "single pairs unlimited bursty live four nested long; quick: shorter" "$@"

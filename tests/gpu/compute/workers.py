@@ -111,9 +111,28 @@ class Crew:
     def get_in_one_tenant(self, tenant, cores, names):
         """Started by one shell, and so in one tenant. All of them or none."""
         some = [Worker(self.folder, name) for name in names]
-        lines = [f"({shlex.join(self.command_of(one))} || kill 0) &" for one in some]
-        running = self.bench.start(tenant, ["sh", "-c", "\n".join([*lines, "wait"])],
-                                   self.environment, ["--cores", str(cores)])
+        return self.start_tenant(tenant, cores, self.shell_of(some), some)
+
+    def get_in_runs(self, tenant, cores, runs):
+        """Started by runs inside the tenant's (name -> names of workers). All of them or none."""
+        crews = {run: [Worker(self.folder, name) for name in names] for run, names in runs.items()}
+        inner = [[str(self.bench.nvshare), "run", "--name", run, "--", *self.shell_of(crew)]
+                 for run, crew in crews.items()]
+        return self.start_tenant(tenant, cores, self.together(inner),
+                                 [worker for crew in crews.values() for worker in crew])
+
+    def shell_of(self, some):
+        return self.together([self.command_of(one) for one in some])
+
+    @staticmethod
+    def together(commands):
+        """All at once; one that fails ends the others."""
+        lines = [f"({shlex.join(command)} || kill 0) &" for command in commands]
+        return ["sh", "-c", "\n".join([*lines, "wait"])]
+
+    def start_tenant(self, tenant, cores, command, some):
+        names = [one.name for one in some]
+        running = self.bench.start(tenant, command, self.environment, ["--cores", str(cores)])
         for one in some:
             one.running = running
             self.workers[one.name] = one

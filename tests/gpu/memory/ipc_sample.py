@@ -36,7 +36,8 @@ def left_in(status):
     """What a scheduler still has of programs that have ended, in words; empty: nothing."""
     if not status.get("ok"):
         return "the scheduler does not answer"
-    left = [f"the tenant {one['name']}" for one in status["tenants"]]
+    # The user's tenant stays a while, so that a debt is not forgotten.
+    left = [f"the tenant {one['name']}" for one in status["tenants"] if one["kind"] == "run"]
     for gpu in status["gpus"]:
         for key in ("clients", "memory_allocated", "swapped"):
             if gpu[key]:

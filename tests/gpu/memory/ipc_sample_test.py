@@ -13,7 +13,7 @@ def result(role, rounds=ROUNDS, events=True):
 
 def status(tenants=(), clients=0, allocated=0, arena=0):
     gpu = {"index": 0, "clients": clients, "memory_allocated": allocated, "swapped": 0}
-    return {"ok": True, "tenants": [{"name": name} for name in tenants], "gpus": [gpu],
+    return {"ok": True, "tenants": [{"name": name, "kind": "run"} for name in tenants], "gpus": [gpu],
             "scheduler": {"arena_used": arena}}
 
 

@@ -145,6 +145,10 @@ uint64_t link::memory_of_device(const gate::Gate&) {
 // The scheduler here is believed: there is room where it says so.
 void link::memory_rounding(gate::Gate&, uint64_t) {}
 
+bool link::wait_while_refused(const gate::Gate&) {
+  return false;
+}
+
 bool link::memory_found_no_room(gate::Gate&, uint64_t) {
   return false;
 }
