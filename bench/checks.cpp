@@ -8,6 +8,7 @@ namespace {
 
 constexpr double kMostTimes = 3;
 constexpr double kMostSeconds = 10;
+constexpr double kMostDeep = 1.5;
 
 // Old and new versions of the library name it differently.
 template <typename Run>
@@ -59,6 +60,24 @@ int check_limits(const std::map<std::string, double>& results,
     missed += !good;
     std::printf("%s  %-28s %8.2f s for an hour of 1000 clients, less than %.0f\n",
                 good ? "ok    " : "MISSED", name.c_str(), seconds, kMostSeconds);
+  }
+  return missed;
+}
+
+int check_depth(const std::map<std::string, double>& results,
+                const std::vector<std::string>& events) {
+  int missed = 0;
+  for (const std::string& name : events) {
+    for (const char* clients : {"/100", "/1000", "/10000"}) {
+      const auto flat = results.find(name + clients);
+      const auto deep = results.find(name + "_deep" + clients);
+      const bool known = flat != results.end() && deep != results.end();
+      const double times = known ? deep->second / flat->second : 1e9;
+      const bool good = times <= kMostDeep;
+      missed += !good;
+      std::printf("%s  %-28s %.2f times as long at depth 4, at most %.1f\n",
+                  good ? "ok    " : "MISSED", (name + clients).c_str(), times, kMostDeep);
+    }
   }
   return missed;
 }

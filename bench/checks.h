@@ -26,5 +26,9 @@ class Quickest : public benchmark::ConsoleReporter {
 // How many are missed; a benchmark that was not run counts as missed.
 int check_limits(const std::map<std::string, double>& results,
                  const std::vector<std::string>& events, const std::vector<std::string>& hours);
+// An event of tenants that are parts of one another, NAME_deep, takes at most 1.5 times as long as
+// NAME. How many are missed.
+int check_depth(const std::map<std::string, double>& results,
+                const std::vector<std::string>& events);
 
 }  // namespace nvshare::bench

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <set>
 
 #include "checks.h"
 #include "core/core.h"
@@ -17,22 +19,39 @@ namespace {
 
 using namespace core;
 
+constexpr int kDeep = 4;  // tenants that are parts of one another
+
 void must(bool good, const char* what) {
   if (good) return;
   std::fprintf(stderr, "core_bench: %s\n", what);
   std::abort();
 }
 
-// A core with clients of one tenant each, that does as it is told.
+// A core with clients of one tenant each, that does as it is told. With `depth` these are parts of
+// tenants, ten of each, which are parts of others. Two thirds of those have a limit.
 class Crowd {
  public:
-  Crowd(const Config& config, int clients, Bytes gpu) : core_(config), running_(slots(clients)) {
+  Crowd(const Config& config, int clients, Bytes gpu, int depth = 1)
+      : core_(config), running_(slots(clients)) {
     tell(GpuAdded{GpuId{0}, gpu});
     for (int i = 1; i <= clients; ++i) {
       const auto id = static_cast<std::uint64_t>(i);
-      tell(TenantAdded{TenantId{id}, "t", limits_of(i)});
+      tell(TenantAdded{TenantId{id}, "t", limits_of(i), parent_of(i, 1, depth)});
       tell(ClientAdded{ClientId{id}, TenantId{id}, GpuId{0}});
     }
+  }
+
+  // The tenant that the i-th of a level is a part of; made when it is not there yet.
+  std::optional<TenantId> parent_of(int i, int level, int depth) {
+    if (level == depth) return std::nullopt;
+    constexpr std::uint64_t kLevel = 1'000'000;
+    const int place = i / 10;
+    const TenantId id{kLevel * static_cast<std::uint64_t>(level) +
+                      static_cast<std::uint64_t>(place)};
+    if (!parents_.insert(id).second) return id;
+    const Limits limits{place % 3 == 0 ? 100 : 90, {}, 0};
+    tell(TenantAdded{id, "t", limits, parent_of(place, level + 1, depth)});
+    return id;
   }
 
   // A third each with a high, a low and no limit.
@@ -86,6 +105,7 @@ class Crowd {
   std::uint64_t turn_ = 0;
   Decisions last_;
   std::vector<bool> running_;
+  std::set<TenantId> parents_;
 };
 
 Config config_of(ComputePolicy policy) {
@@ -102,9 +122,9 @@ int clients_of(const benchmark::State& state) {
 }
 
 // Everyone wants the GPU; the turn goes round: Released, and with it the next one's Grant.
-void metered_hand_over(benchmark::State& state) {
+void hand_over(benchmark::State& state, int depth) {
   const int n = clients_of(state);
-  Crowd crowd(config_of(ComputePolicy::Metered), n, gib(16));
+  Crowd crowd(config_of(ComputePolicy::Metered), n, gib(16), depth);
   for (int i = 0; i < n; ++i) crowd.tell(WorkRequested{crowd.another(n)});
   for (auto _ : state) {
     crowd.pass(5ms);
@@ -112,6 +132,13 @@ void metered_hand_over(benchmark::State& state) {
     must(crowd.runs(crowd.granted()), "nobody was granted the turn");
   }
   state.counters["events"] = 1;
+}
+
+void metered_hand_over(benchmark::State& state) {
+  hand_over(state, 1);
+}
+void metered_hand_over_deep(benchmark::State& state) {
+  hand_over(state, kDeep);
 }
 
 // The same where the core says when a turn or a quota is over: Tick, Drop, Released, Grant.
@@ -161,9 +188,9 @@ void weighted_stop_and_go(benchmark::State& state) {
 }
 
 // Half of the clients wait; another one asks, and once it has had its turn it has no more work.
-void metered_work_requested(benchmark::State& state) {
+void work_requested(benchmark::State& state, int depth) {
   const int n = clients_of(state);
-  Crowd crowd(config_of(ComputePolicy::Metered), n, gib(16));
+  Crowd crowd(config_of(ComputePolicy::Metered), n, gib(16), depth);
   for (int i = 0; i < n / 2; ++i) crowd.tell(WorkRequested{crowd.another(n)});
   for (auto _ : state) {
     const ClientId holder = crowd.granted();
@@ -172,6 +199,13 @@ void metered_work_requested(benchmark::State& state) {
     crowd.tell(WorkRequested{holder});
   }
   state.counters["events"] = 2;
+}
+
+void metered_work_requested(benchmark::State& state) {
+  work_requested(state, 1);
+}
+void metered_work_requested_deep(benchmark::State& state) {
+  work_requested(state, kDeep);
 }
 
 // A quarter of the clients have their memory on the GPU; the others wait for it. One of those
@@ -260,6 +294,8 @@ void hour_of_rotation(benchmark::State& state) {
 #define NVSHARE_EVENT(name) BENCHMARK(name)->Arg(100)->Arg(1000)->Arg(10000)
 NVSHARE_EVENT(metered_hand_over);
 NVSHARE_EVENT(metered_work_requested);
+NVSHARE_EVENT(metered_hand_over_deep);
+NVSHARE_EVENT(metered_work_requested_deep);
 NVSHARE_EVENT(metered_limits_changed);
 NVSHARE_EVENT(memory_changed_long_queue);
 NVSHARE_EVENT(fair_hand_over);
@@ -297,9 +333,11 @@ int main(int argc, char** argv) {
   if (!check) return 0;
   const int missed =
       check_limits(reporter.results(),
-                   {"metered_hand_over", "metered_work_requested", "metered_limits_changed",
+                   {"metered_hand_over", "metered_work_requested", "metered_hand_over_deep",
+                    "metered_work_requested_deep", "metered_limits_changed",
                     "memory_changed_long_queue", "fair_hand_over", "coordinated_hand_over",
                     "wall_stop_and_go", "weighted_stop_and_go", "wall_limits_changed"},
-                   {"hour_of_turns", "hour_of_rotation"});
+                   {"hour_of_turns", "hour_of_rotation"}) +
+      check_depth(reporter.results(), {"metered_hand_over", "metered_work_requested"});
   return missed == 0 ? 0 : 1;
 }
