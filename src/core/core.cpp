@@ -138,6 +138,7 @@ Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
   if (parent == nullptr) return {};
   tenant.parent = parent;
   tenant.is_paused = parent->is_paused;
+  if (parent->sleep && parent->sleep->hold) tenant.sleep = parent->sleep;
   tenant.depth = parent->depth + 1;
   ++parent->parts;
   return {};
@@ -305,8 +306,9 @@ MemoryRoom Core::Impl::room_of(const Client& client) const {
     room.limit = *limit - one->allocated;
     room.level = one->tenant->id;
   }
-  // The clients of a tenant that brought limits of their own have them together.
-  if (client.own_limit && *client.own_limit - own.allocated_under_own < room.limit) {
+  // The clients of a tenant that brought limits of their own have them together. Of two that leave the
+  // same it is the one to tell of: to raise the tenant's would not help.
+  if (client.own_limit && *client.own_limit - own.allocated_under_own <= room.limit) {
     room.limit = *client.own_limit - own.allocated_under_own;
     room.level.reset();
     room.own_limit = true;

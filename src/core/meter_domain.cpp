@@ -56,8 +56,10 @@ void MeterDomain::leave_outer(Time now) {
 void MeterDomain::apply_load(int best_effort_percent, Time now) {
   changed = false;
   catch_up(now);
-  const int room = capacity() * (unlimited_active > 0 ? 100 - best_effort_percent : 100);
-  rate = limited_sum > room ? divided(kOneFixed * room, limited_sum) : kOneFixed;
+  const int most = room(best_effort_percent);
+  // A clock that stands still would never refill anything, and others divide by its rate.
+  rate =
+      limited_sum > most ? std::max<Fixed>(1, divided(kOneFixed * most, limited_sum)) : kOneFixed;
   note_due();
 }
 

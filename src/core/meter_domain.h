@@ -57,7 +57,8 @@ struct MeterLevel {
   bool empty() const { return queue[kLimited].empty() && queue[kBestEffort].empty(); }
 };
 
-// A run queue and a refill clock: of the whole GPU, or of the parts of one tenant with a limit.
+// A run queue and a refill clock: of the whole GPU, of the parts of one tenant with a limit, or of
+// one bundle (Share::bundles). In a bundle no limit competes, so its clock has nothing to refill.
 //
 // The refill clock of the GPU slows down while limits are over-committed. The clock of a tenant's
 // parts runs on the clock of the domain that the tenant itself stands in, and slows down further
@@ -92,6 +93,8 @@ struct MeterDomain {
   std::array<std::unique_ptr<MeterLevel>, kPriorities> levels;  // those that were ever used
   Time began;
 
+  // A bundle stands for parts that have no limit at all.
+  bool is_bundle() const { return owner != nullptr && !owner->limited(); }
   MeterDomain* outer() const { return owner == nullptr ? nullptr : owner->meter.domain; }
   // Percent of the GPU that all in it may have together.
   int capacity() const { return owner == nullptr ? kNoCoreLimit : owner->limit; }
@@ -104,6 +107,10 @@ struct MeterDomain {
   // The owner leaves the outer domain, or enters one.
   void leave_outer(Time now);
   void enter_outer(Time now);
+  // All limits fit, and did so when the load was last applied.
+  bool is_at_full_rate(int best_effort_percent) const {
+    return rate == kOneFixed && limited_sum <= room(best_effort_percent);
+  }
   // Follows the load: limits that do not fit shrink in proportion.
   void apply_load(int best_effort_percent, Time now);
   // What the parts can use of their owner's limit, in hundredths of a percent.
@@ -150,6 +157,10 @@ struct MeterDomain {
   }
 
  private:
+  // For limits, in hundredths of a percent.
+  int room(int best_effort_percent) const {
+    return capacity() * (unlimited_active > 0 ? 100 - best_effort_percent : 100);
+  }
   void follow_outer(Time now);
   MeterLevel& make_level(int number);
 };

@@ -81,7 +81,7 @@ void MeteredEngine::catch_up(Time now) {
   whole_.clock += refill;
   now_ = now;
   if (slots_ == 0 || unlimited_holder_ == nullptr) return;
-  MeterDomain& domain = *unlimited_holder_->meter.domain;
+  MeterDomain& domain = *best_effort_of(*unlimited_holder_).meter.domain;
   const Fixed before = domain.clock;
   domain.catch_up(now_);
   const bool whole = &domain == &whole_;
@@ -141,19 +141,10 @@ void MeteredEngine::settle(Share& share) {
   account.mark = clock - divided((refill - whole) * 100, share.limit);
 }
 
-// GPU time used in proportion to what the tenant asked for. Only compared within its own tier. The
-// parts of a tenant without a limit have together what it would have without parts, so that each
-// has had as many times more as there are parts with work.
+// GPU time used in proportion to what the tenant asked for. Only compared within its own tier.
 VirtualTime MeteredEngine::virtual_time(const Share& share, Duration used) {
   const VirtualTime time{used.count()};
-  if (share.limited()) return divided(time * 100, share.limit);
-  VirtualTime parts = 1;
-  const auto level = static_cast<std::size_t>(level_of(share));
-  for (const Share* around = share.parent; around != nullptr && !around->limited();
-       around = around->parent) {
-    parts *= std::max(1, around->busy[level]);
-  }
-  return time * parts;
+  return share.limited() ? divided(time * 100, share.limit) : time;
 }
 
 // The part of a time that ends now in which clients took turns: virtual time counts what others
@@ -218,9 +209,10 @@ Duration MeteredEngine::best_effort_owed(const MeterDomain& domain, int number) 
 // goes ahead again. What limits left it is not held against it, but for the time in which they
 // waited for its last kernel.
 void MeteredEngine::charge_best_effort(const Client& client, Duration used, Time now) {
-  MeterDomain& domain = *client.share->meter.domain;
-  MeterLevel& level = domain.level(level_of(*client.share));
-  const Duration owed = best_effort_owed(domain, level_of(*client.share));
+  const Share& competes = best_effort_of(*client.share);
+  MeterDomain& domain = *competes.meter.domain;
+  MeterLevel& level = domain.level(level_of(competes));
+  const Duration owed = best_effort_owed(domain, level_of(competes));
   Duration balance = owed - used;
   if (!client.meter.before_limits) {
     const bool stops = client.run.phase == Phase::Stopping;
@@ -256,8 +248,8 @@ void MeteredEngine::note_change(MeterDomain& domain) {
 // The owner of the domain counts in the domain around it as what its parts can use of its limit.
 void MeteredEngine::load_changed(MeterDomain& domain) {
   Share* owner = domain.owner;
-  if (owner == nullptr) return;
-  note_change(domain);
+  if (owner == nullptr || domain.is_bundle()) return;
+  if (!domain.is_at_full_rate(best_effort_applied_)) note_change(domain);
   if (!owner->meter.active || owner->meter.entitled == domain.entitled()) return;
   settle(*owner);  // by what its parts could use until now
   MeterDomain& around = *owner->meter.domain;
@@ -268,17 +260,6 @@ void MeteredEngine::load_changed(MeterDomain& domain) {
 
 void MeteredEngine::count_leaf(MeterDomain& domain, int change) {
   for (MeterDomain* one = &domain; one != nullptr; one = one->outer()) one->leaves += change;
-}
-
-// A part without a limit has begun or ceased to have work.
-void MeteredEngine::count_busy(const Share& share, int level, int change) {
-  for (Share* around = share.parent; around != nullptr && !around->limited();
-       around = around->parent) {
-    int& busy = around->busy[static_cast<std::size_t>(level)];
-    const bool was_busy = busy > 0;
-    busy += change;
-    if (was_busy == (busy > 0)) return;
-  }
 }
 
 void MeteredEngine::activate(Share& share) {
@@ -316,6 +297,7 @@ void MeteredEngine::activate(Share& share) {
   account.tier = tier;
   account.level = level;
   account.queue = domain.id;
+  if (account.fresh) take_place(share);
   domain.catch_up(now_);
   account.mark = domain.clock;
   account.unkept_mark = unkept(share);
@@ -329,7 +311,6 @@ void MeteredEngine::activate(Share& share) {
     domain.limited_sum += account.entitled;
   } else {
     ++domain.unlimited_active;
-    count_busy(share, level, 1);
   }
   Share* owner = domain.owner;
   if (owner != nullptr && !owner->meter.active) {
@@ -358,7 +339,6 @@ void MeteredEngine::deactivate(Share& share) {
     }
   } else {
     --domain.unlimited_active;
-    count_busy(share, account.level, -1);
   }
   stop_throttling(share);
   if (domain.owner != nullptr && domain.active == 0) deactivate(*domain.owner);
@@ -405,7 +385,10 @@ void MeteredEngine::park(Client& client, bool parked, Time now) {
 void MeteredEngine::stop_throttling(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.throttled) return;
-  account.domain->throttled.erase(account.resumes);
+  // Those around the domain look at what is due first in it, and at nothing else.
+  ShareTimes& times = account.domain->throttled;
+  if (account.resumes == times.begin()) note_change(*account.domain);
+  times.erase(account.resumes);
   account.throttled = false;
 }
 
@@ -414,18 +397,15 @@ void MeteredEngine::note_allowance(Share& share) {
   MeterAccount& account = share.meter;
   if (!account.throttled && (account.allowance > worth_a_turn() || !share.limited())) return;
   const Duration missing = resume_level(share) - account.allowance;
-  if (!share.limited() || missing <= Duration::zero()) {
-    if (account.throttled) note_change(*account.domain);
-    stop_throttling(share);
-    return;
-  }
-  if (!share.first_throttle) share.first_throttle = now_;
   ShareTimes& times = account.domain->throttled;
+  if (!share.limited() || missing <= Duration::zero()) return stop_throttling(share);
+  const bool was_first = account.throttled && account.resumes == times.begin();
+  if (!share.first_throttle) share.first_throttle = now_;
   const Fixed at = account.mark + divided(to_fixed(missing) * 100, share.limit) + kOne;
   account.resumes = account.throttled ? moved(times, account.resumes, at)
                                       : times.insert({at, share.seq, &share}).first;
   account.throttled = true;
-  note_change(*account.domain);
+  if (was_first || account.resumes == times.begin()) note_change(*account.domain);
 }
 
 void MeteredEngine::resume_refilled(MeterDomain& domain) {
@@ -514,9 +494,11 @@ void MeteredEngine::charge_around(const Client& client, Duration charge, Duratio
   if (owner == nullptr) return;
   each_around(*owner, [&](Share& share) {
     settle(share);
-    const Duration free = share.meter.unlimited_since - (now - held);
-    charge_limit(share, charge - std::max(Duration::zero(), free), held, now);
-    if (share.meter.throttled) dequeue(share);
+    if (share.limited()) {
+      const Duration free = share.meter.unlimited_since - (now - held);
+      charge_limit(share, charge - std::max(Duration::zero(), free), held, now);
+      if (share.meter.throttled) dequeue(share);
+    }
     if (turns_) add_virtual_time(share, had);
     enqueue_if_runnable(share);
     raise_floor(share);

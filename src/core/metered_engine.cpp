@@ -34,9 +34,9 @@ MeteredEngine::MeteredEngine(const Config& config, Time now)
 void MeteredEngine::enqueue_if_runnable(Share& share) {
   MeterAccount& account = share.meter;
   if (account.runnable || account.throttled) return;
-  const bool idle = account.inner != nullptr ? account.inner->runnable() == 0
-                                             : !share.has_ready() || share.overdue > 0;
-  if (idle) return;
+  // A client that does not stop keeps the GPU for its tenant, which gets no further turn meanwhile.
+  const bool idle = account.inner != nullptr ? account.inner->runnable() == 0 : !share.has_ready();
+  if (idle || share.overdue > 0) return;
   account.domain->enqueue(share, tier_of(share), level_of(share), now_);
   if (Share* owner = account.domain->owner) enqueue_if_runnable(*owner);
 }
@@ -102,6 +102,7 @@ void MeteredEngine::detach(Share& share) {
   if (share.meter.active) deactivate(share);
   leave_account(share);
   close_domain(share);
+  close_bundles(share);
 }
 
 void MeteredEngine::become_parent(Share& share, Time now) {
@@ -117,6 +118,7 @@ void MeteredEngine::before_limits_change(Share& share, Time now) {
   if (!share.limited()) share.meter.unlimited_before += now - share.meter.unlimited_since;
   share.meter.was_limited = share.limited();
   leave_domain(share);
+  close_bundles(share);
 }
 
 // What was used stays used: debt goes over as it is and is paid off at the new rate from now. What
@@ -178,7 +180,9 @@ void MeteredEngine::mark_overdue(Client& client, Time now) {
   catch_up(now);
   bill(client, std::max(client.meter.reported, now - client.run.granted_at), now);
   enter_overdue(client);
-  dequeue(*client.share);
+  each_around(*client.share, [&](Share& one) {
+    if (one.overdue > 0) dequeue(one);
+  });
   --slots_;
 }
 
@@ -187,7 +191,8 @@ void MeteredEngine::release(Client& client, Duration used, Duration gaps, Time n
   Share& share = *client.share;
   client.meter.cut =
       client.run.phase != Phase::Running || (client.run.budget && used >= *client.run.budget);
-  if (client.run.phase == Phase::Overdue) {
+  const bool was_overdue = client.run.phase == Phase::Overdue;
+  if (was_overdue) {
     used = now - client.run.granted_at;  // nobody else could be sure of the GPU
   } else {
     --slots_;
@@ -211,6 +216,7 @@ void MeteredEngine::release(Client& client, Duration used, Duration gaps, Time n
   duty_sum_ppm_ -= client.meter.duty_ppm;
   note_maybe_idle(share);
   enqueue_if_runnable(share);
+  if (was_overdue) each_around(share, [&](Share& one) { enqueue_if_runnable(one); });
 }
 
 void MeteredEngine::read_meter(Client& client, Duration used, Time now) {
@@ -455,7 +461,8 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
 void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
                           Time now, Decisions& out) {
   Share& share = *client.share;
-  MeterLevel& level = share.meter.domain->level(level_of(share));
+  const Share& competes = best_effort_of(share);
+  MeterLevel& level = competes.meter.domain->level(level_of(competes));
   client.meter.before_limits = !share.limited() && !level.queue[kLimited].empty();
   level.best_effort_was_ahead = client.meter.before_limits;
   each_around(share, [](Share& one) { one.meter.at_grant = one.meter.allowance; });
@@ -581,7 +588,9 @@ Reason MeteredEngine::explain(const Client& client, Time now) const {
     const bool alone = running_.size() == 1 && !anyone_runnable() && whole_.first_due() == kNever;
     return {.why = alone ? Why::RunningAlone : Why::Running};
   }
-  if (share.overdue > 0) return {.why = Why::TenantOverdue};
+  for (const Share* one = &share; one != nullptr; one = one->meter.domain->owner) {
+    if (one->overdue > 0) return {.why = Why::TenantOverdue};
+  }
   if (const Share* binds = throttled_around(share)) {
     const MeterDomain& domain = *binds->meter.domain;
     const Duration debt = -std::min(Duration::zero(), allowance_now(*binds));

@@ -23,10 +23,11 @@ namespace nvshare::core {
 // tenant's allowance becomes positive at a fixed point of that clock: O(log n) a step.
 //
 // Tenants nest. The parts of a tenant with a limit compete with each other in a *domain* of their
-// own (meter_domain.h), and the tenant for all of them in the domain around it. Parts of a tenant
-// without a limit compete in the domain around it: those that have a limit for themselves, the
-// others for an equal part of what the tenant would get. What a client uses is charged to its
-// tenant and to all above, so that none of them gets more than its own limit.
+// own (meter_domain.h), and the tenant for all of them in the domain around it. Of a tenant without
+// a limit, parts that have a limit compete for themselves in the domain around it. Its other parts
+// compete with each other in a *bundle*, and the bundle in the domain around the tenant. What a
+// client uses is charged to its tenant and to all above, so that none of them gets more than its
+// own limit.
 class MeteredEngine final : public ComputeEngine {
  public:
   MeteredEngine(const Config& config, Time now);
@@ -57,7 +58,7 @@ class MeteredEngine final : public ComputeEngine {
   // A turn is this many times as long as handing over, or longer.
   static constexpr int kTurnsPerHandOver = 100;
 
-  // The share and those around it that have its domain's limit, up to the whole GPU.
+  // The share and the owners of the domains around it, up to the whole GPU.
   template <typename Function>
   static void each_around(Share& share, Function call) {
     for (Share* one = &share; one != nullptr; one = one->meter.domain->owner) call(*one);
@@ -66,6 +67,9 @@ class MeteredEngine final : public ComputeEngine {
   static bool is_throttled(const Share& share) { return throttled_around(share) != nullptr; }
   static int count_before(const Share& share);
   MeterDomain& domain_for(const Share& share);
+  Share& bundle_of(Share& tenant, int priority);
+  void close_bundles(Share& share);
+  static const Share& best_effort_of(const Share& share);
   void enter_domain(Share& share);
   void leave_domain(Share& share);
   void open_domain(Share& share);
@@ -74,10 +78,11 @@ class MeteredEngine final : public ComputeEngine {
   void note_change(MeterDomain& domain);
   void load_changed(MeterDomain& domain);
   static void count_leaf(MeterDomain& domain, int change);
-  static void count_busy(const Share& share, int level, int change);
   void leave_account(const Share& share);
+  void leave_place(const Share& share);
   void drop_refilled(std::vector<LeftAccount>& left) const;
   void take_over(Share& share, Time now);
+  void take_place(Share& share);
 
   void catch_up(Time now);
   void apply_load();
@@ -153,7 +158,8 @@ class MeteredEngine final : public ComputeEngine {
   Time now_;
   std::uint64_t next_domain_ = 1;
   MeterDomain whole_;
-  std::map<std::uint64_t, MeterDomain> domains_;  // of tenants with a limit and parts
+  std::map<std::uint64_t, MeterDomain> domains_;  // of tenants with a limit and parts, and bundles
+  std::uint64_t next_bundle_ = std::uint64_t{1} << 40;  // behind every share in the order of shares
   std::vector<MeterDomain*> changed_;
   int best_effort_applied_ = 0;  // percent, in all domains
   Fixed held_unused_ = 0;        // on the refill clock: the GPU was held, and not used

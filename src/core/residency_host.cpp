@@ -51,7 +51,8 @@ Bytes Residency::host_need(Bytes more_demand, Bytes more_movable) const {
 bool Residency::host_fits(const Client& client, Bytes growth, bool movable) const {
   if (!host_.most()) return true;
   const Bytes leaves = movable && client.leaves_to_host() ? growth : kNothing;
-  return host_need(growth, leaves) <= host_left();
+  const Bytes need = host_need(growth, leaves);
+  return need <= kNothing || need <= host_left();  // other GPUs may claim more than there is
 }
 
 Bytes Residency::host_room(const Client& client) const {

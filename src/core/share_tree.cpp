@@ -8,10 +8,10 @@
 namespace nvshare::core {
 
 // A part never goes before what its parent goes behind. Clients beside parts go like a part that
-// asks for no limit and no priority.
+// asks for no limit. They have the tenant's priority, as they had it before its first part came.
 void Gpu::follow_limits(Share& share) {
-  const Limits limits = share.is_own ? Limits{} : share.tenant->limits;
-  share.limit = limits.core_percent;
+  const Limits& limits = share.tenant->limits;
+  share.limit = share.is_own ? kNoCoreLimit : limits.core_percent;
   share.priority = limits.priority;
   if (share.parent != nullptr) share.priority = std::min(share.priority, share.parent->priority);
 }
@@ -59,6 +59,7 @@ void Gpu::move_clients(Share& from, Share& to) {
   to.stopping = from.stopping;
   to.overdue = from.overdue;
   to.meter.parked = std::exchange(from.meter.parked, 0);
+  to.meter.least_had = from.meter.least_had;
   to.ready = std::exchange(from.ready, {});
   to.held = std::exchange(from.held, {});
 }
@@ -67,7 +68,6 @@ void Gpu::move_clients(Share& from, Share& to) {
 void Gpu::become_parent(Share& share, Time now) {
   engine_->before_limits_change(share, now);
   share.has_parts = true;
-  share.busy.resize(kPriorities);
   Share* own = share.clients > 0 ? &make_own(share) : nullptr;
   if (own != nullptr) move_clients(share, *own);
   engine_->after_limits_change(share, false, now);

@@ -6,6 +6,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -148,10 +149,16 @@ struct LeftAccount {
   Time since{};
   WindowAccount window;
 };
+// The same of a part without a limit: where it stood in the run queue.
+struct LeftPlace {
+  VirtualTime vtime = 0;
+  std::uint64_t queue = 0;
+  int level = 0;
+};
 
 // A tenant on one GPU: what limits are enforced on. Where a tenant has both parts and clients, its
 // clients have a share of their own beside the parts', without a limit: `own` of the tenant's.
-struct Share {
+struct alignas(64) Share {
   // Written by Gpu.
   Tenant* tenant = nullptr;
   std::uint64_t seq = 0;
@@ -187,8 +194,11 @@ struct Share {
   std::vector<Share*> parts;   // by `seq`; with `own`
   std::unique_ptr<Share> own;  // of the tenant's clients, while it has parts
   // Written by the policy's engine.
-  std::vector<LeftAccount> left;  // of parts that have ended
-  std::vector<int> busy;          // parts without a limit that have work, by priority
+  std::vector<LeftAccount> left;       // of parts that have ended
+  std::vector<LeftPlace> left_places;  // of those without a limit
+  // Of a tenant without a limit: what competes for all its parts that have no limit and the same
+  // priority. So they have together what the tenant would have without parts.
+  std::map<int, std::unique_ptr<Share>> bundles;
 
   // Whether a client of its own, not of a part, could run now.
   bool has_ready() const { return !has_parts && wanting > running; }

@@ -9,6 +9,10 @@ Fixed percent_of(Fixed value, int percent) {
   return value * percent / 100;
 }
 
+Fixed used_by(const LeftAccount& left) {
+  return left.window.used;
+}
+
 }  // namespace
 
 WindowEngine::WindowEngine(const Config& config, WindowPolicy policy, Time now)
@@ -203,10 +207,12 @@ void WindowEngine::attach(Share& share, Time now) {
   catch_up(now);
   share.window.window = window_no_;
   share.window.mark = clock_;
-  if (share.parent == nullptr || share.is_own || share.parent->left.empty()) return;
+  if (share.parent == nullptr || !share.limited() || share.parent->left.empty()) return;
   // A part that comes anew goes on with what one that has ended had used.
-  share.window = share.parent->left.back().window;
-  share.parent->left.pop_back();
+  std::vector<LeftAccount>& left = share.parent->left;
+  const auto most = std::ranges::max_element(left, {}, used_by);
+  share.window = most->window;
+  left.erase(most);
   share.window.mark = clock_;
   share.window.throttled = share.window.indexed = false;
   enter_window(share);
@@ -218,8 +224,10 @@ void WindowEngine::detach(Share& share) {
   running_shares_.erase({share.seq, &share});
   newly_exhausted_.erase({share.seq, &share});
   wanting_.erase({share.seq, &share});
-  if (share.parent == nullptr || share.is_own || share.window.used == 0) return;
-  if (share.parent->left.size() < kMostLeft) share.parent->left.push_back({.window = share.window});
+  if (share.parent == nullptr || !share.limited() || share.window.used == 0) return;
+  std::vector<LeftAccount>& left = share.parent->left;
+  left.push_back({.window = share.window});
+  if (left.size() > kMostLeft) left.erase(std::ranges::min_element(left, {}, used_by));
 }
 
 void WindowEngine::become_parent(Share& share, Time now) {
