@@ -31,7 +31,11 @@ void Credit::settle(Time now) {
 }
 
 void Credit::settle(ClientRecord& client, Time now) {
+  settle_credit(client, now);
   settle_rounding(client, now);
+}
+
+void Credit::settle_credit(ClientRecord& client, Time now) {
   for (const bool movable : {true, false}) {
     wire::Credit& shared = shared_with(client, movable);
     if (client.memory.credit(movable).given) {
@@ -45,10 +49,15 @@ void Credit::settle(ClientRecord& client, Time now) {
 }
 
 // Looked at before a request is decided: the program has written what its memory takes with that.
+// Credit was lent beside less rounding, so it is taken back where both do not fit. Otherwise the
+// core might refuse to book what is allocated on it.
 void Credit::settle_rounding(ClientRecord& client, Time now) {
   const std::uint64_t said = client.page->program.rounding.load();
   const auto most = static_cast<std::uint64_t>(core::kMostMemory.count);
+  const Bytes before = client.memory.rounding();
   if (!client.memory.set_rounding(Bytes{static_cast<std::int64_t>(std::min(said, most))})) return;
+  const Bytes more = client.memory.rounding() - before;
+  if (more > Bytes{} && more > room_to_lend(client)) revoke_all(client.gpu, now);
   const auto taken = step(core::MemoryRounded{client.id, client.memory.rounding()}, now);
   if (!taken) log_.error("memory_not_booked", {{"reason", taken.error().message}});
 }
@@ -72,17 +81,12 @@ void Credit::note_credit(ClientRecord& client, bool movable, std::uint64_t said,
 void Credit::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now) {
   core::MemoryChanged asked = client.memory.grown(client.id, bytes, {}, movable, false);
   asked.resident = core_.view(client.id)->resident;
-  const auto room = *core_.memory_room(client.id);
-  const auto before = *core_.view(client.id);
   auto taken = desk_.decide(asked, now);
-  std::string why;
-  if (!taken) why = taken.error().message; else for (const auto& d : *taken) { why += std::to_string(d.action.index()) + " " + core_.text_of(d.reason) + "; "; }
   client.memory.grow(bytes, {}, movable, true);
   if (taken) desk_.follow(std::move(*taken), now);
   const core::ClientView view = *core_.view(client.id);
   const core::MemoryAccount& memory = client.memory;
   if (view.allocated == memory.counted() && view.resident == memory.counted_resident()) return;
-  std::fprintf(stderr, "bytes %ld movable %d room limit %ld gpu %ld easily %ld host %ld | before alloc %ld res %ld | view alloc %ld res %ld counted %ld cres %ld | %s\n", bytes.count, movable, room.limit.count, room.gpu.count, room.easily.count, room.host.count, before.allocated.count, before.resident.count, view.allocated.count, view.resident.count, memory.counted().count, memory.counted_resident().count, why.c_str());
   log_.error("credit_not_booked", {{"client", client.id.value}, {"bytes", bytes.count}});
   const auto found = step(memory.found(client.id, false), now);
   if (!found) log_.error("memory_not_booked", {{"reason", found.error().message}});
@@ -91,7 +95,7 @@ void Credit::book_taken(ClientRecord& client, Bytes bytes, bool movable, Time no
 // --- taking it back ----------------------------------------------------------------------------
 
 void Credit::revoke(ClientRecord& client, Time now) {
-  settle(client, now);  // what the tenant has is in the page before the client looks there for it
+  settle_credit(client, now);  // the client looks in its page for what the tenant has then
   for (const bool movable : {true, false}) {
     core::MemoryCredit& credit = client.memory.credit(movable);
     if (!credit.given) continue;

@@ -29,6 +29,7 @@ class Credit : private Owner {
   void revoke_if_near(ClientRecord& client, Bytes bytes, Time now);
 
  private:
+  void settle_credit(ClientRecord& client, Time now);
   void settle_rounding(ClientRecord& client, Time now);
   void note_credit(ClientRecord& client, bool movable, std::uint64_t left, Time now);
   void book_taken(ClientRecord& client, Bytes bytes, bool movable, Time now);
