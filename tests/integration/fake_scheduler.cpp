@@ -167,10 +167,11 @@ void FakeScheduler::take(Client& client, const MemoryMoved& moved) {
   if (moved.no_room != 0) ++told_no_room_;
 }
 
-void FakeScheduler::refuse(Client& client, std::uint16_t major) {
+void FakeScheduler::refuse(Client& client, std::uint16_t major, std::uint32_t flags) {
   auto message = make<Refused>();
   message.major = major;
   message.minor = 0;
+  message.flags = flags;
   put_text(message.reason, sizeof message.reason, "there is no place for you");
   send(client.socket, &message.header, false);
 }
@@ -179,8 +180,10 @@ void FakeScheduler::greet(Client& client) {
   if (unwelcome_ > 0) {
     --unwelcome_;
     ++turned_away_;
+    if (greeting_ == Greeting::Silence) return;
     client.left = true;
     if (greeting_ == Greeting::Refuse) refuse(client, kMajor);
+    if (greeting_ == Greeting::RefuseForGood) refuse(client, kMajor, kRefusedForGood);
     if (greeting_ == Greeting::OtherProtocol) refuse(client, kMajor + 1);
     ::shutdown(client.socket, SHUT_RDWR);
     return;

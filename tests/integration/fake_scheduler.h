@@ -23,7 +23,7 @@ class FakeScheduler {
   FakeScheduler& operator=(const FakeScheduler&) = delete;
 
   // How so many hellos to come are answered; the others are welcome.
-  enum class Greeting { Refuse, Close, OtherProtocol };
+  enum class Greeting { Refuse, RefuseForGood, OtherProtocol, Close, Silence };
   void turn_away(Greeting how, std::uint64_t hellos = kAll);
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
   void welcome_all() { turn_away(Greeting::Refuse, 0); }
@@ -118,7 +118,7 @@ class FakeScheduler {
   bool hear(Client& client);
   void answer(Client& client, const wire::Header* header);
   void greet(Client& client);
-  static void refuse(Client& client, std::uint16_t major);
+  static void refuse(Client& client, std::uint16_t major, std::uint32_t flags = 0);
   void give(Client& client);
   void take(Client& client, const wire::MemoryRequest& request);
   void take(Client& client, const wire::MemoryFreed& freed);

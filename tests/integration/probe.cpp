@@ -1,7 +1,16 @@
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <iomanip>
@@ -36,6 +45,7 @@ class Probe {
   using Words = std::istringstream;
 
   std::string start();
+  std::string retain();
   std::string begin(Words& words);
   std::string total();
   std::string ask_nvml(Words& words);
@@ -56,6 +66,10 @@ class Probe {
   std::string close_last();
   std::string paint(Words& words);
   std::string look(Words& words);
+  static std::string handle_signal();
+  static std::string do_without_threads();
+  std::string open_files();
+  std::string close_files();
   // The memory that `own` (allocated last) or `other` (opened last) stands for.
   struct Range {
     CUdeviceptr base = 0;
@@ -70,6 +84,7 @@ class Probe {
   std::vector<CUdeviceptr> memory_;
   std::vector<std::size_t> sizes_;  // of each of them
   std::vector<CUdeviceptr> opened_;
+  std::vector<int> files_;
 };
 
 std::string name_of(CUresult result) {
@@ -93,6 +108,11 @@ std::string Probe::start() {
     result = driver_.call<FunctionId::cuModuleGetFunction>(&spin_, module, "spin");
   }
   return name_of(result);
+}
+
+// `retain`: has the driver make a context, and nothing before that.
+std::string Probe::retain() {
+  return name_of(driver_.call<FunctionId::cuDevicePrimaryCtxRetain>(&context_, 0));
 }
 
 // Both at once, for a child that does one line.
@@ -397,6 +417,42 @@ std::string Probe::apart(Words& words) {
   return "apart";
 }
 
+// `handle`: from now on a SIGTERM only runs a handler.
+std::string Probe::handle_signal() {
+  ::signal(SIGTERM, [](int) {});
+  return "handled";
+}
+
+// `threadless`: from now on no thread can be started.
+std::string Probe::do_without_threads() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof filter / sizeof *filter, filter};
+  const bool done = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return done ? "threadless" : "cannot filter";
+}
+
+// `files`: opens as many as it may.
+std::string Probe::open_files() {
+  const rlimit limit{256, 256};
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  for (int file; (file = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files_.push_back(file);
+  return errno == EMFILE ? "full" : "not full";
+}
+
+// `nofiles`: closes them.
+std::string Probe::close_files() {
+  for (const int file : files_) ::close(file);
+  files_.clear();
+  return "closed";
+}
+
 bool Probe::obey(const std::string& line) {
   Words words(line);
   std::string what;
@@ -404,6 +460,7 @@ bool Probe::obey(const std::string& line) {
   std::string answer = "unknown: " + line;
   if (what == "end") return false;
   if (what == "start") answer = start();
+  if (what == "retain") answer = retain();
   if (what == "begin") answer = begin(words);
   if (what == "total") answer = total();
   if (what == "nvml") answer = ask_nvml(words);
@@ -425,6 +482,10 @@ bool Probe::obey(const std::string& line) {
   if (what == "close") answer = close_last();
   if (what == "paint") answer = paint(words);
   if (what == "look") answer = look(words);
+  if (what == "handle") answer = handle_signal();
+  if (what == "threadless") answer = do_without_threads();
+  if (what == "files") answer = open_files();
+  if (what == "nofiles") answer = close_files();
   if (!answer.empty()) std::cout << answer << std::endl;
   return true;
 }

@@ -135,20 +135,71 @@ TEST_F(RefusedProgram, WithAnotherProtocolGetsAnError) {
   EXPECT_EQ(one.wait(20s).value_or(Ending{}).code, 0);
 }
 
+TEST_F(RefusedProgram, ForGoodGetsAnError) {
+  auto scheduler = one_that(Greeting::RefuseForGood);
+  Process one = start({probe_program()});
+  EXPECT_EQ(ask(one, "start"), "CUDA_ERROR_SYSTEM_NOT_READY");
+  EXPECT_EQ(ask(one, "start"), "CUDA_ERROR_SYSTEM_NOT_READY");
+  EXPECT_FALSE(driver_was_asked_for("cuDevicePrimaryCtxRetain"));
+  EXPECT_TRUE(eventually([&] { return scheduler->turned_away() >= 3; }, 20s));
+  EXPECT_EQ(count(one.output(),
+                  "nvshare: this program gets no GPU, because the scheduler refuses it: there is "
+                  "no place for you (see `nvshare doctor`, or run it without nvshare)\n"),
+            1u)
+      << one.output();
+  EXPECT_EQ(count(one.output(), "nvshare: "), 1u) << one.output();
+}
+
 // A scheduler of another version may be put back.
-TEST_F(RefusedProgram, ThatWasTakenBeforeWaitsAlsoForTheRightProtocol) {
-  auto scheduler = one_that(Greeting::OtherProtocol, 0);
+TEST_F(RefusedProgram, WithAContextWaitsAlsoWhereItIsRefusedForGood) {
+  for (const auto how : {Greeting::OtherProtocol, Greeting::RefuseForGood}) {
+    SCOPED_TRACE(how == Greeting::OtherProtocol ? "another protocol" : "for good");
+    auto scheduler = one_that(how, 0);
+    Process one = start({probe_program()});
+    ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+    scheduler->turn_away(how);
+    scheduler->reconnect(0);
+    ASSERT_TRUE(one.wait_for(kWaits, 20s));
+    one.say("spin 1ms");
+    sleep(1500ms);
+    EXPECT_EQ(answers_of(one).size(), 1u) << one.output();
+    scheduler->welcome_all();
+    ASSERT_TRUE(answers(one, 2));
+    EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+  }
+}
+
+// The context is from a time without a scheduler.
+TEST_F(RefusedProgram, WithAContextWaitsForAnother) {
   Process one = start({probe_program()});
   ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
-  scheduler->turn_away(Greeting::OtherProtocol);
-  scheduler->reconnect(0);
-  ASSERT_TRUE(one.wait_for(std::string(kWaits) + "its libnvshare.so speaks protocol", 20s));
-  one.say("spin 1ms");
-  sleep(1500ms);
+  auto scheduler = one_that(Greeting::OtherProtocol);
+  ASSERT_TRUE(one.wait_for(std::string(kWaits) + "its libnvshare.so speaks protocol", 20s))
+      << one.output();
+  one.say("start");
+  sleep(500ms);
   EXPECT_EQ(answers_of(one).size(), 1u) << one.output();
   scheduler->welcome_all();
   ASSERT_TRUE(answers(one, 2));
   EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+}
+
+// The link asks again after each end. A program that ends its own connections gains nothing.
+TEST_F(RefusedProgram, IsNotOneWhoseConnectionsAreShort) {
+  auto scheduler = one_that(Greeting::Refuse, 0);
+  ASSERT_TRUE(scheduler->close());  // no grants
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  one.say("spin 1ms");
+  for (int i = 0; i < 4; ++i) {
+    sleep(300ms);
+    ASSERT_TRUE(scheduler->reconnect(1));
+  }
+  sleep(300ms);
+  EXPECT_EQ(answers_of(one).size(), 1u) << "it runs without a grant";
+  scheduler.reset();
+  EXPECT_TRUE(answers(one, 2, 5s)) << "it waits for a scheduler that is gone";
+  EXPECT_EQ(one.output().find("nvshare: "), std::string::npos) << one.output();
 }
 
 // The scheduler takes it, breaks off, and does not take it again.
@@ -159,7 +210,6 @@ TEST_F(RefusedProgram, NeitherLaunchesNorAllocatesAfterARestart) {
     Process one = start({probe_program()});
     ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
     ASSERT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS");
-    sleep(1100ms);  // a connection that lasted
     scheduler->turn_away(Greeting::Refuse);
     scheduler->reconnect(0);
     ASSERT_TRUE(one.wait_for(kWaits, 20s));
@@ -170,6 +220,26 @@ TEST_F(RefusedProgram, NeitherLaunchesNorAllocatesAfterARestart) {
     ASSERT_TRUE(answers(one, 3));
     EXPECT_EQ(count(one.output(), "nvshare: "), 1u) << one.output();
   }
+}
+
+// The line comes once a minute (Saying).
+TEST_F(RefusedProgram, WaitsEachTimeThatItIsRefused) {
+  auto scheduler = one_that(Greeting::Refuse, 2);
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  for (std::size_t round = 1; round <= 2; ++round) {
+    const std::uint64_t before = scheduler->turned_away();
+    scheduler->turn_away(Greeting::Refuse);
+    scheduler->reconnect(0);
+    ASSERT_TRUE(eventually([&] { return scheduler->turned_away() > before; }, 20s));
+    one.say("spin 1ms");
+    sleep(500ms);
+    EXPECT_EQ(answers_of(one).size(), round) << one.output();
+    scheduler->welcome_all();
+    ASSERT_TRUE(answers(one, round + 1));
+    EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+  }
+  EXPECT_EQ(count(one.output(), "nvshare: "), 1u) << one.output();
 }
 
 TEST_F(RefusedProgram, MayUseMemoryOfTheBackendThatItIsTakenWith) {
@@ -202,6 +272,67 @@ TEST_F(RefusedProgram, IsAlsoOneThatMayNotOpenTheSocket) {
   ASSERT_EQ(::chmod(socket.c_str(), 0600), 0);
   ASSERT_TRUE(answers(one, 1));
   EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+}
+
+TEST_F(RefusedProgram, HasTooManyFilesOpen) {
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "files"), "full");
+  sleep(1500ms);  // until the link has looked for a scheduler
+  EXPECT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS") << "there is no scheduler";
+  EXPECT_EQ(one.output().find("nvshare: "), std::string::npos) << one.output();
+  auto scheduler = one_that(Greeting::Refuse, 0);
+  ASSERT_TRUE(one.wait_for(std::string(kWaits) + "it has too many files open", 20s))
+      << one.output();
+  EXPECT_NE(one.output().find("raise `ulimit -n`"), std::string::npos) << one.output();
+  ASSERT_EQ(ask(one, "apart spin 1ms"), "apart");
+  sleep(500ms);
+  EXPECT_EQ(answers_of(one).size(), 4u) << one.output();
+  EXPECT_EQ(ask(one, "nofiles"), "closed");
+  ASSERT_TRUE(answers(one, 6));
+  EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+}
+
+// Its link could neither ask for grants nor give them back.
+TEST_F(RefusedProgram, IsAlsoOneThatCannotStartAThread) {
+  auto scheduler = one_that(Greeting::Refuse, 0);
+  Process one = start({probe_program()});
+  ASSERT_NE(ask(one, "total").find("total="), std::string::npos);  // the driver's threads run
+  ASSERT_EQ(ask(one, "threadless"), "threadless");
+  EXPECT_EQ(ask(one, "start"), "CUDA_ERROR_SYSTEM_NOT_READY");
+  EXPECT_FALSE(driver_was_asked_for("cuDevicePrimaryCtxRetain"));
+  EXPECT_EQ(count(one.output(),
+                  "nvshare: this program gets no GPU, because it cannot start another thread"),
+            1u)
+      << one.output();
+}
+
+// Work in flight ends later than the scheduler waits for a hello.
+TEST_F(RefusedProgram, IsNotOneWhoseWorkTakesLong) {
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "launch 7s"), "CUDA_SUCCESS");
+  const Process scheduler = start_scheduler();
+  EXPECT_TRUE(eventually([&] { return processes(user()).size() == 1; }, 15s));
+  EXPECT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS");
+  EXPECT_EQ(one.output().find("nvshare: "), std::string::npos) << one.output();
+}
+
+// As Python does it with KeyboardInterrupt. A profiler's signals do not end the first second.
+TEST_F(RefusedProgram, GetsControlAfterASignalThatItHandles) {
+  auto scheduler = one_that(Greeting::Refuse);
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "handle"), "handled");
+  const Duration begin = now();
+  one.say("start");
+  ASSERT_TRUE(one.wait_for(kWaits, 20s));
+  one.signal(SIGTERM);
+  ASSERT_TRUE(answers(one, 2, 5s)) << one.output();
+  EXPECT_EQ(last_answer(one), "CUDA_ERROR_SYSTEM_NOT_READY");
+  EXPECT_GE(now() - begin, 1s);
+  EXPECT_FALSE(driver_was_asked_for("cuDevicePrimaryCtxRetain"));
+  one.say("end");
+  EXPECT_EQ(one.wait(5s).value_or(Ending{}).code, 0);
 }
 
 TEST_F(RefusedProgram, EndsByCtrlC) {
@@ -239,9 +370,28 @@ TEST_F(RefusedProgram, HasChildrenThatDoNotHang) {
   Process one = start({probe_program()});
   ASSERT_EQ(ask(one, "apart start"), "apart");
   ASSERT_TRUE(one.wait_for(kWaits, 20s));
+  for (const std::string what : {"start", "retain", "alloc 1Mi", "info"}) {
+    SCOPED_TRACE(what);
+    const std::size_t before = answers_of(one).size();
+    one.say("fork " + what);
+    ASSERT_TRUE(answers(one, before + 1, 5s)) << one.output();
+    EXPECT_EQ(last_answer(one), "CUDA_ERROR_NOT_INITIALIZED");
+  }
   one.say("fork nvml");
-  ASSERT_TRUE(answers(one, 2));
+  ASSERT_TRUE(answers(one, 6, 5s));
   EXPECT_NE(last_answer(one).find("total="), std::string::npos) << one.output();
+}
+
+// Another thread forks while the scheduler is asked for the first time.
+TEST_F(RefusedProgram, HasChildrenThatDoNotHangWhileItsLinkIsMade) {
+  auto scheduler = one_that(Greeting::Silence, 1);
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "apart start"), "apart");
+  ASSERT_TRUE(eventually([&] { return scheduler->turned_away() == 1; }, 20s));
+  one.say("fork retain");
+  ASSERT_TRUE(answers(one, 3, 5s)) << one.output();
+  EXPECT_EQ(count(one.output(), "CUDA_ERROR_NOT_INITIALIZED"), 1u) << one.output();
+  EXPECT_EQ(count(one.output(), "CUDA_SUCCESS"), 1u) << one.output();
 }
 
 // --- with the real scheduler ---------------------------------------------------------------------
@@ -252,10 +402,9 @@ TEST_F(RefusedProgram, WaitsUntilAnotherEnds) {
   Process first = start({probe_program()});
   ASSERT_EQ(ask(first, "start"), "CUDA_SUCCESS");
   Process second = start({gpu_job(), "--seconds", "1", "--progress", "50ms"});
-  ASSERT_TRUE(second.wait_for(std::string(kWaits) + "the scheduler refuses it: you have as many "
-                                                    "programs as max_clients_per_user allows\n",
-                              20s))
+  ASSERT_TRUE(second.wait_for(std::string(kWaits) + "the scheduler refuses it: ", 20s))
       << second.output();
+  ASSERT_TRUE(second.wait_for("as many as max_clients_per_user allows\n", 5s)) << second.output();
   sleep(1500ms);
   EXPECT_EQ(second.output().find("progress"), std::string::npos) << "it works";
   EXPECT_EQ(ask(first, "spin 1ms"), "CUDA_SUCCESS");
@@ -267,21 +416,36 @@ TEST_F(RefusedProgram, WaitsUntilAnotherEnds) {
   EXPECT_EQ(second.wait(30s).value_or(Ending{}).code, 0) << second.output();
 }
 
-// `nvshare run` has the only place, and its program none.
+// Another program has the only place, and does nothing.
 TEST_F(RefusedProgram, KeepsToItsCoresOnceItIsTaken) {
-  set("LD_PRELOAD", "");
-  set("NVSHARE_MAX_CLIENTS_PER_USER", "1");
   const Process scheduler = start_scheduler();
-  Job one = job("one", {"--cores", "10"}, {"--seconds", "60"});
+  Process other = start({probe_program()});
+  ASSERT_EQ(ask(other, "start"), "CUDA_SUCCESS");
+  set("LD_PRELOAD", "");
+  const std::string job = gpu_job() + " --seconds 60 --progress 50ms --kernel 1ms";
+  Job one{run({"--name", "one", "--cores", "10"},
+              {"/bin/sh", "-c", "echo ready; read line; exec " + job}),
+          "one", 1ms};
+  ASSERT_TRUE(one.process.wait_for("ready", 20s)) << one.process.output();
+  ASSERT_EQ(nvshare({"config", "max_clients_per_user=1"}).ending.code, 0);
+  one.process.say("go");
   ASSERT_TRUE(one.process.wait_for(kWaits, 20s)) << one.process.output();
   sleep(2s);
   EXPECT_TRUE(one.samples().empty()) << one.process.output();
   ASSERT_EQ(nvshare({"config", "max_clients_per_user=8"}).ending.code, 0);
   ASSERT_TRUE(one.process.wait_for("progress", 20s)) << one.process.output();
   sleep(1s);
-  const double share = share_for(one, 4s);
-  EXPECT_LT(share, 13);
-  EXPECT_GT(share, 4);
+  expect_share_for(one, 4s, 10);
+}
+
+// A MIG instance has a UUID of its own, which the scheduler does not know.
+TEST_F(RefusedProgram, OnAnUnknownGpuGetsAnError) {
+  const Process scheduler = start_scheduler();
+  set("NVSHARE_SOFTGPU_CARD", std::filesystem::path(folder()).filename().string() + "-other");
+  Process one = start({probe_program()});
+  EXPECT_EQ(ask(one, "start"), "CUDA_ERROR_SYSTEM_NOT_READY");
+  EXPECT_EQ(count(one.output(), "nvshare: this program gets no GPU, because the scheduler"), 1u)
+      << one.output();
 }
 
 }  // namespace

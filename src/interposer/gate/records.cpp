@@ -205,6 +205,14 @@ Gate* gate_of_context(CUcontext context) {
   return found != nullptr ? found->gate : nullptr;
 }
 
+bool has_context(const Gate& gate) {
+  Lock lock(g_mutex);
+  for (const KnownContext& one : g_contexts) {
+    if (one.context != nullptr && one.gate == &gate) return true;
+  }
+  return false;
+}
+
 void note_stream(CUstream stream) {
   const CUcontext context = context_of(stream);
   Gate* gate = gate_of_context(context);

@@ -59,6 +59,8 @@ struct StreamRecord {
 void note_context(Gate& gate, CUcontext context);
 // The gate of the device that a context was made on; null when it was not seen.
 Gate* gate_of_context(CUcontext context);
+// Whether the program has a context on the gate's device.
+bool has_context(const Gate& gate);
 // It is its device's primary context.
 void note_primary(CUdevice device, CUcontext context);
 // A stream was made.

@@ -27,6 +27,12 @@ timespec to_timespec(uint64_t duration) {
   return {static_cast<time_t>(duration / kSecond), static_cast<long>(duration % kSecond)};
 }
 
+// False when a signal handler has run.
+bool slept_until(const timespec& end) {
+  return syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr) == 0 ||
+         errno != EINTR;
+}
+
 // The kernel's set of signals: one bit each, from signal 1.
 using SignalSet = uint64_t;
 
@@ -104,10 +110,13 @@ uint64_t now_ns() {
 void sleep_ns(uint64_t duration) {
   const KeepErrno keep;
   const timespec end = to_timespec(now_ns() + duration);
-  long result;
-  do {
-    result = syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr);
-  } while (result != 0 && errno == EINTR);
+  while (!slept_until(end)) {
+  }
+}
+
+bool sleep_unless_signalled(uint64_t duration) {
+  const KeepErrno keep;
+  return slept_until(to_timespec(now_ns() + duration));
 }
 
 namespace {

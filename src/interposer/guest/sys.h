@@ -16,6 +16,8 @@ using Word = std::atomic<uint32_t>;
 
 uint64_t now_ns();  // monotonic
 void sleep_ns(uint64_t duration);
+// The same, but a signal handler that runs in this thread ends the sleep. False when one has run.
+bool sleep_unless_signalled(uint64_t duration);
 
 // Waits while `word` is `value`, at most `timeout` nanoseconds (0: for ever). May return early.
 void futex_wait(Word& word, uint32_t value, uint64_t timeout = 0);

@@ -93,23 +93,37 @@ namespace {
 
 constexpr uint64_t kAskAgain = 20'000'000;
 
+// Of a link that is refused.
+bool must_wait(const Link& link) {
+  if (gate::stopped_looking()) return false;
+  return link.connection.absence.load() != Absence::RefusedForGood || gate::has_context(link.gate);
+}
+
 }  // namespace
 
 bool wait_while_refused(const gate::Gate& gate) {
   const KeepErrno keep;
-  while (is_refused(*gate.link) && !gate::stopped_looking()) sleep_ns(kAskAgain);
+  while (is_refused(*gate.link) && must_wait(*gate.link)) sleep_ns(kAskAgain);
   return !is_refused(*gate.link);
 }
 
+// Many signal handlers only note the signal, as Python's do. The wait ends after a handler has run,
+// because the program cannot act on the signal before it gets control.
+//
+// Each wait lasts a second at least, because a profiler's signals (SIGPROF, SIGALRM) look the same.
+// Under such a profiler a refused program waits one second. A signal in that second counts at its
+// end. A signal between two sleeps is missed, and can be sent again.
 CUresult wait_for_welcome(const gate::Gate& gate) {
+  constexpr uint64_t kLeastWait = 1'000'000'000;
   const KeepErrno keep;
   const Link& link = *gate.link;
   if (link.device.bad_limit) return kBadLimit;
-  while (is_refused(link)) {
+  const uint64_t begin = now_ns();
+  for (bool signalled = false; is_refused(link);) {
     if (gate::stopped_looking()) return gate::Passage::kRefused;
-    if (link.connection.absence.load() == Absence::OtherProtocol && !was_welcome(link))
-      return kOtherProtocol;
-    sleep_ns(kAskAgain);
+    if (!must_wait(link)) return kNotWelcome;
+    if (signalled && now_ns() - begin >= kLeastWait) return kNotWelcome;
+    if (!sleep_unless_signalled(kAskAgain)) signalled = true;
   }
   return CUDA_SUCCESS;
 }
@@ -156,7 +170,7 @@ namespace {
 
 bool scheduler_comes_back(const Link& link) {
   constexpr uint64_t kSoon = 5'000'000'000;
-  if (is_refused(link)) return !gate::stopped_looking();
+  if (is_refused(link)) return must_wait(link);
   const uint64_t lost_at = link.connection.lost_at.load();
   return link.phase == Phase::Unmanaged && lost_at != 0 && now_ns() - lost_at < kSoon &&
          !gate::stopped_looking();

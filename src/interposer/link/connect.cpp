@@ -4,12 +4,14 @@
 // allocations wait, until the scheduler takes the program or is gone.
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "interposer/gate/records.h"
+#include "interposer/link/saying.h"
 #include "interposer/link/scheduler_socket.h"
 #include "interposer/link/state.h"
 #include "interposer/moving/swap/swap.h"
@@ -29,6 +31,11 @@ constexpr uint64_t kMayBeDying = kSecond;
 constexpr uint64_t kBetweenTries = 50 * kMillisecond;
 // A scheduler that refused the program and then does not answer is taken for busy for this time.
 constexpr uint64_t kMayBeBusy = 5 * kSecond;
+// In nanoseconds. The scheduler closes a connection that says no hello within 5 s. Behind a longer
+// drain than this the link connects anew. Near 5 s the hello comes too late; near 0 every hello
+// costs two connections. Guarded by RefusedProgram.IsNotOneWhoseWorkTakesLong.
+constexpr uint64_t kMostDrain = 2 * kSecond;
+constexpr const char* kWhatToDo = " (see `nvshare doctor`, or run it without nvshare)";
 
 enum class Answer {
   Welcome,
@@ -36,20 +43,26 @@ enum class Answer {
   Silence,      // somebody listens, and does not answer in time
   Closed,       // the connection was closed without a word
   Refused,
-  OtherProtocol,
+  RefusedForGood,
 };
 
 struct Reply {
   Answer answer = Answer::NoScheduler;
-  uint16_t major = 0;  // of the scheduler, where the protocol is another one
-  uint16_t minor = 0;
-  char reason[sizeof(wire::Refused::reason) + 1] = {};
+  char why[256] = {};  // of a refusal, as the program says it
 };
 
-Reply reply_of(Answer answer, const char* reason = "") {
+Reply reply_of(Answer answer) {
   Reply reply;
   reply.answer = answer;
-  strncpy(reply.reason, reason, sizeof reply.reason - 1);
+  return reply;
+}
+
+__attribute__((format(printf, 2, 3))) Reply refusal(Answer answer, const char* why, ...) {
+  Reply reply = reply_of(answer);
+  va_list arguments;
+  va_start(arguments, why);
+  vsnprintf(reply.why, sizeof reply.why, why, arguments);
+  va_end(arguments);
   return reply;
 }
 
@@ -102,17 +115,19 @@ bool take_welcome(Link& link, const wire::Welcome& welcome, int page) REQUIRES(l
 }
 
 Reply of_other_protocol(uint16_t major, uint16_t minor) {
-  Reply reply = reply_of(Answer::OtherProtocol);
-  reply.major = major;
-  reply.minor = minor;
-  return reply;
+  return refusal(Answer::RefusedForGood,
+                 "its libnvshare.so speaks protocol %d.%d and the scheduler %d.%d: install one "
+                 "version of both",
+                 int{wire::kMajor}, int{wire::kMinor}, int{major}, int{minor});
 }
 
 Reply refused_by(const wire::Refused& refused) {
   if (refused.major != wire::kMajor) return of_other_protocol(refused.major, refused.minor);
-  Reply reply = reply_of(Answer::Refused);
-  memcpy(reply.reason, refused.reason, wire::text_length(refused.reason, sizeof refused.reason));
-  return reply;
+  const bool for_good = (refused.flags & wire::kRefusedForGood) != 0;
+  const size_t length = wire::text_length(refused.reason, sizeof refused.reason);
+  return refusal(for_good ? Answer::RefusedForGood : Answer::Refused,
+                 "the scheduler refuses it: %.*s%s", static_cast<int>(length), refused.reason,
+                 for_good ? kWhatToDo : "");
 }
 
 // The scheduler's answer to a hello.
@@ -128,7 +143,9 @@ Reply take_answer(Link& link, int socket) REQUIRES(link.mutex) {
     } else if (take_welcome(link, *welcome, page)) {
       reply = reply_of(Answer::Welcome);
     } else {
-      reply = reply_of(Answer::Refused, "its page did not arrive (are too many files open?)");
+      reply = refusal(Answer::Refused,
+                      "the scheduler's page did not arrive: are too many files open? (close some, "
+                      "or raise `ulimit -n`)");
     }
   } else if (const auto* refused = wire::as<wire::Refused>(header)) {
     reply = refused_by(*refused);
@@ -142,10 +159,15 @@ Reply without_socket(int error) {
   switch (error) {
     case EACCES:
     case EPERM:
-      return reply_of(Answer::Refused, "this program may not open the scheduler's socket");
+      return refusal(Answer::Refused,
+                     "the scheduler refuses it: this program may not open the scheduler's socket");
     case EMFILE:
+      return refusal(Answer::Refused,
+                     "it has too many files open to connect to the scheduler (close some, or raise "
+                     "`ulimit -n`)");
     case ENFILE:
-      return reply_of(Answer::Refused, "too many files are open to connect to the scheduler");
+      return refusal(Answer::Refused,
+                     "too many files are open on this machine to connect to the scheduler");
     case EAGAIN:
       return reply_of(Answer::Silence);
     default:
@@ -180,44 +202,56 @@ void begin_connection(Link& link, int socket) REQUIRES(link.mutex) {
   open_gate(link, gate::kClosed);
 }
 
-// Before it says hello again nothing of it may be on the GPU.
-Reply come_back(Link& link, int socket) {
-  const uint32_t before = link.gate.state.load();
+// Before the program says hello again nothing of it may be on the GPU.
+void leave_gpu(Link& link) {
   if (link.made) {
     gate::close_gate(link.gate);
     drain(link);
   }
   moving::swap::swap_forget_shared(link.gate);
+}
+
+Reply say_hello(Link& link, int socket) {
   Lock lock(link.mutex);
   const auto hello = hello_of(link);
   // A scheduler that refuses before it has read the hello has said so all the same.
   wire::send(socket, &hello.header, true);
   const Reply reply = take_answer(link, socket);
-  if (reply.answer == Answer::Welcome) {
-    begin_connection(link, socket);
-  } else {
-    link.work.free = before == gate::kFree;
-    open_gate(link, before);
-  }
+  if (reply.answer == Answer::Welcome) begin_connection(link, socket);
   return reply;
 }
 
+// Connects before the drain, because without a scheduler no work is held back.
 Reply ask_once(Link& link) {
-  const int socket = connect_to_scheduler();
+  int socket = connect_to_scheduler();
   if (socket < 0) return without_socket(-socket);
-  const Reply reply = come_back(link, socket);
-  if (reply.answer != Answer::Welcome) close(socket);
+  const uint32_t before = link.gate.state.load();
+  const uint64_t begin = now_ns();
+  leave_gpu(link);
+  if (now_ns() - begin > kMostDrain) {
+    close(socket);
+    socket = connect_to_scheduler();
+  }
+  const Reply reply = socket >= 0 ? say_hello(link, socket) : without_socket(-socket);
+  if (reply.answer == Answer::Welcome) return reply;
+  if (socket >= 0) close(socket);
+  Lock lock(link.mutex);
+  link.work.free = before == gate::kFree;
+  open_gate(link, before);
   return reply;
 }
 
 Reply ask_scheduler(Link& link) {
-  const uint64_t begin = now_ns();
+  uint64_t closed_at = 0;  // the first time
   for (;;) {
     const Reply reply = ask_once(link);
     if (reply.answer != Answer::Closed) return reply;
-    if (is_refused(link) || now_ns() - begin >= kMayBeDying || gate::stopped_looking()) {
-      return reply_of(Answer::Refused,
-                      "it closes the connection without a word (see the scheduler's log)");
+    const uint64_t now = now_ns();
+    if (closed_at == 0) closed_at = now;
+    if (is_refused(link) || now - closed_at >= kMayBeDying || gate::stopped_looking()) {
+      return refusal(Answer::Refused,
+                     "the scheduler refuses it: it closes the connection without a word (see the "
+                     "scheduler's log)");
     }
     sleep_ns(kBetweenTries);
   }
@@ -225,36 +259,21 @@ Reply ask_scheduler(Link& link) {
 
 // --- without a connection ------------------------------------------------------------------------
 
-// When a line was written last; 0: none since the last welcome. One for all links, because all of
-// them are refused for the same reasons.
-std::atomic<uint64_t> g_said_at{0};
+// One for all links, because mostly they are refused for the same reason.
+constinit Saying g_saying;
 
 void say_why(const Link& link, const Reply& reply) {
-  uint64_t never = 0;
   if (gate::stopped_looking()) return;  // the process ends, and waits for nothing
-  if (!g_said_at.compare_exchange_strong(never, now_ns())) return;
-  if (reply.answer == Answer::Refused) {
-    return warn("this program waits for the GPU, because the scheduler refuses it: %s",
-                reply.reason);
-  }
-  warn(
-      "this program %s, because its libnvshare.so speaks protocol %d.%d and the scheduler %d.%d: "
-      "install one version of both",
-      was_welcome(link) ? "waits for the GPU" : "gets no GPU", int{wire::kMajor}, int{wire::kMinor},
-      int{reply.major}, int{reply.minor});
-}
-
-// A program that is refused again soon says nothing twice.
-void forget_saying() {
-  constexpr uint64_t kSoon = 60 * kSecond;
-  if (now_ns() - g_said_at.load() > kSoon) g_said_at = 0;
+  if (!g_saying.is_due(now_ns())) return;
+  const bool waits = reply.answer == Answer::Refused || gate::has_context(link.gate);
+  warn("this program %s, because %s", waits ? "waits for the GPU" : "gets no GPU", reply.why);
 }
 
 void be_refused(Link& link, const Reply& reply) {
   {
     Lock lock(link.mutex);
     link.connection.absence =
-        reply.answer == Answer::Refused ? Absence::Refused : Absence::OtherProtocol;
+        reply.answer == Answer::Refused ? Absence::Refused : Absence::RefusedForGood;
     link.work.free = false;
   }
   gate::close_gate(link.gate);
@@ -278,8 +297,16 @@ bool is_refused(const Link& link) {
   return link.phase == Phase::Unmanaged && link.connection.absence.load() != Absence::NoScheduler;
 }
 
-bool was_welcome(const Link& link) {
-  return link.connection.number.load() != 0;
+void be_without_thread(Link& link) {
+  {
+    Lock lock(link.mutex);
+    if (link.connection.socket >= 0) close(link.connection.socket);
+    link.connection.socket = -1;
+    link.connection.page = nullptr;
+    link.phase = Phase::Unmanaged;
+  }
+  be_refused(link, refusal(Answer::RefusedForGood,
+                           "it cannot start another thread (end some, or raise `ulimit -u`)"));
 }
 
 bool connect_link(Link& link) {
@@ -288,11 +315,11 @@ bool connect_link(Link& link) {
   link.thread.look_again = kLookForScheduler;
   switch (reply.answer) {
     case Answer::Welcome:
-      forget_saying();
+      g_saying.welcome();
       return true;
     case Answer::Closed:
     case Answer::Refused:
-    case Answer::OtherProtocol:
+    case Answer::RefusedForGood:
       be_refused(link, reply);
       return false;
     case Answer::Silence:

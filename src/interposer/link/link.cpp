@@ -47,6 +47,7 @@ void at_exit() {
 // looking for one. A program that is refused waits at the closed gate.
 void make_link(Link& link, CUdevice device) {
   if (!identify(link, device)) return;
+  handle_forks();  // another thread may fork while the link is made
   const bool barrier = gate::prepare_barrier();
   if (!connect_link(link) && !is_refused(link)) {
     link.work.free = true;
@@ -56,15 +57,8 @@ void make_link(Link& link, CUdevice device) {
   link.made = true;
   const int count = g_link_count.fetch_add(1) + 1;
   gate::g_only_gate = barrier && count == 1 ? &link.gate : nullptr;
-  handle_forks();
   if (count == 1) atexit(at_exit);
-  if (!start_thread(serve_link, &link, "nvshare")) {
-    log("no thread could be started: running unmanaged");
-    if (link.connection.socket >= 0) close(link.connection.socket);
-    link.connection.socket = -1;
-    link.phase = Phase::Unmanaged;
-    link.gate.state = gate::kFree;
-  }
+  if (!start_thread(serve_link, &link, "nvshare")) be_without_thread(link);
 }
 
 }  // namespace
@@ -326,7 +320,7 @@ void wait_for_grant(Link& link) {
 void forget_links_after_fork() {
   g_links_mutex.reset_after_fork();
   for (Link& link : g_links) {
-    if (!link.made) continue;
+    if (link.gate.link == nullptr) continue;  // never used
     if (link.connection.socket >= 0) close(link.connection.socket);
     link.connection.socket = -1;
     link.connection.page = nullptr;  // the mapping does not follow into children

@@ -27,13 +27,12 @@ bool uuid_of(CUdevice device, CUuuid& uuid);
 bool is_same(const CUuuid& one, const CUuuid& other);
 
 // Waits while a scheduler is there and does not take the program. False when it still does not: the
-// process ends.
+// process ends, or waiting is of no use (Absence::RefusedForGood).
 bool wait_while_refused(const gate::Gate& gate);
 
-// The same before a context is made. An error where waiting is of no use: the scheduler speaks
-// another protocol (the error is the one for daemons that are missing), or the process's own limit
-// is not understood.
-inline constexpr CUresult kOtherProtocol = CUDA_ERROR_SYSTEM_NOT_READY;
+// The same before a context is made. Three cases are errors: waiting is of no use, a signal handler
+// of the program has run meanwhile, or the process's own limit is not understood.
+inline constexpr CUresult kNotWelcome = CUDA_ERROR_SYSTEM_NOT_READY;
 inline constexpr CUresult kBadLimit = CUDA_ERROR_OUT_OF_MEMORY;
 CUresult wait_for_welcome(const gate::Gate& gate);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interposer/guest/sys.h"
 #include "wire/channel.h"
@@ -29,7 +30,12 @@ bool socket_path(char (&path)[108]) {
 
 int connect_to_scheduler() {
   char path[108];
-  return socket_path(path) ? wire::connect_to(path, kTimeout) : -ENAMETOOLONG;
+  if (!socket_path(path)) return -ENAMETOOLONG;
+  const int socket = wire::connect_to(path, kTimeout);
+  // A program that has too many files open cannot try. Without the socket's file there is no
+  // scheduler.
+  const bool too_many = socket == -EMFILE || socket == -ENFILE;
+  return too_many && access(path, F_OK) != 0 && errno == ENOENT ? -ENOENT : socket;
 }
 
 const wire::Header* first_answer(int socket, char (&buffer)[wire::kMaxMessage], int* fd,

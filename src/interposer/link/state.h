@@ -48,9 +48,11 @@ struct Device {
 
 // Why a link has no connection.
 enum class Absence : uint32_t {
-  NoScheduler,    // nobody answers: the program runs by itself, or waits, as it was told
-  Refused,        // the scheduler does not take the program: the program waits
-  OtherProtocol,  // the scheduler never will: a program that was never welcome gets CUDA's error
+  NoScheduler,  // nobody answers: the program runs by itself, or waits, as it was told
+  Refused,      // the scheduler does not take the program: the program waits
+  // Waiting is of no use. A program without a context gets CUDA's error, and one with a context
+  // waits, because it cannot go on.
+  RefusedForGood,
 };
 
 // The link's thread changes it with the mutex held, and reads it as it likes.
@@ -249,8 +251,8 @@ gate::Done drain(Link& link);
 bool connect_link(Link& link);
 // Whether a scheduler is there and does not take the program.
 bool is_refused(const Link& link);
-// Whether a scheduler ever took the program.
-bool was_welcome(const Link& link);
+// The link has no thread to serve it, now or later: the program is refused for good.
+void be_without_thread(Link& link);
 // Serves the connection for as long as the process lives.
 void* serve_link(void* link);
 

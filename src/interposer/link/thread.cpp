@@ -451,9 +451,13 @@ void* serve_link(void* argument) {
       const uint64_t begin = now_ns();
       const bool closed = serve_connection(link);
       lose(link);
-      // A scheduler that is still there is asked before the program runs on by itself, because it
-      // may refuse the program. One that closes every connection is not asked at once.
-      if (closed && now_ns() - begin > kSecond && connect_link(link)) continue;
+      // The gate stays closed until the scheduler has been asked again. Else a program could end
+      // its own connections, and would run without limits.
+      if (closed) {
+        const uint64_t lived = now_ns() - begin;
+        if (lived < kLookForScheduler) sleep_ns(kLookForScheduler - lived);
+        if (connect_link(link)) continue;
+      }
     }
     run_alone(link);
     sleep_ns(link.thread.look_again != 0 ? link.thread.look_again : kLookForScheduler);
