@@ -125,6 +125,23 @@ TEST_F(Placement, AGpuThatIsNotThereIsOneLineAndNothingIsStarted) {
   EXPECT_FALSE(std::filesystem::exists(run_directory())) << "a scheduler was started";
 }
 
+TEST_F(Placement, AGpuThatHasFailedIsLeftOut) {
+  Process scheduler = start_scheduler();
+  const std::string second = uuid(1);
+  set("NVSHARE_SOFTGPU_LOSE_DEVICE", "1");
+  Process loses = probe("loses", {"--gpu", "0"});
+  ASSERT_EQ(ask(loses, "begin 16Mi"), kGood);
+  ASSERT_EQ(ask(loses, "spin 1ms"), "CUDA_ERROR_DEVICE_UNAVAILABLE");
+  set("NVSHARE_SOFTGPU_LOSE_DEVICE", "0");
+  EXPECT_EQ(shown({"--gpu", "1"}), second + "\n");
+  EXPECT_EQ(shown({"--gpu", second}), second + "\n");
+  EXPECT_EQ(shown({}), second + "\n");
+  const Outcome failed = nvshare({"run", "--gpu", "0", "--", "echo", "started"});
+  EXPECT_EQ(failed.ending.code, 2);
+  EXPECT_EQ(failed.output,
+            "nvshare run: GPU 0 has failed, or may not be used: nvidia-smi -i 0 says which\n");
+}
+
 TEST_F(Placement, TenRunsAtOnceSpread) {
   Process scheduler = start_scheduler();
   std::vector<Process> all;
@@ -173,6 +190,27 @@ TEST_F(Placement, ARestartOfTheSchedulerMovesNoRun) {
   Process c = probe("c");
   ASSERT_EQ(ask(c, "begin 16Mi"), kGood);
   EXPECT_EQ(gpu_of("c"), 0);
+}
+
+// `nvshare run` then asks for the GPUs that the keeper was told of.
+TEST_F(Placement, ARunThatLostItsKeeperStaysOnItsGpu) {
+  Process scheduler = start_scheduler();
+  Process a = probe("a");
+  ASSERT_EQ(ask(a, "begin 16Mi"), kGood);
+  Process b = run({"--name", "b"}, {"sh", "-c", "read line; kill -9 $PPID; exec sleep 60"});
+  const auto placed = [&] {
+    return has_tenant("b") && tenant("b")["kind"] == "run" ? tenant("b")["placed"].dump() : "";
+  };
+  ASSERT_TRUE(eventually([&] { return placed().find("[1]") != std::string::npos; }, 20s));
+  scheduler.signal(SIGKILL);
+  ASSERT_TRUE(scheduler.wait(20s));
+  b.say("kill");
+  sleep(500ms);
+  a.say("end");
+  ASSERT_TRUE(a.wait(20s));
+  scheduler = start_scheduler();
+  EXPECT_TRUE(eventually([&] { return placed().find("[1]") != std::string::npos; }, 20s))
+      << status().dump(1);
 }
 
 TEST_F(Placement, AChoiceInTheEnvironmentIsLeftAlone) {

@@ -43,7 +43,14 @@ TEST_F(TenancyTree, ThreeRunsOfAUserShareTheUsersCores) {
   for (const double one : got) EXPECT_EQ(wrong_share(one, 10, "a run"), "");
 }
 
-// The GPU time of all kernels of 400 ms that a loop of runs has done, one in each.
+// Runs of 10 % one after the other, with one kernel of 400 ms in each.
+std::vector<std::string> loop_of_runs() {
+  const std::string one_run = nvshare_program() + " run --name looped --cores 10 -- " + gpu_job() +
+                              " --launches 1 --queue 1 --kernel 400ms --quiet && echo one more";
+  return {"sh", "-c", "while " + one_run + "; do :; done"};
+}
+
+// How many kernels the loop has done.
 int kernels_of(const Process& loop) {
   const std::string text = loop.output();
   int found = 0;
@@ -51,12 +58,23 @@ int kernels_of(const Process& loop) {
   return found;
 }
 
-TEST_F(TenancyTree, ALoopOfRunsHasNoMoreThanOneRun) {
-  const std::string one_run = nvshare_program() + " run --name looped --cores 10 -- " + gpu_job() +
-                              " --launches 1 --queue 1 --kernel 400ms --quiet && echo one more";
+TEST_F(TenancyTree, ALoopOfRunsAloneHasNoMoreThanOneRun) {
+  Process loop = start(loop_of_runs());
+  ASSERT_TRUE(loop.wait_for("one more", 30s)) << loop.output();
+  const int before = kernels_of(loop);
+  sleep(10s);
+  // A kernel more or less is 4 points.
+  const double looped = 100 * 0.4 * (kernels_of(loop) - before) / 10;
+  EXPECT_LE(looped, 14.1) << loop.output();
+  EXPECT_GE(looped, 3.9) << loop.output();
+  loop.signal(SIGKILL);
+  ASSERT_TRUE(loop.wait(20s));
+}
+
+TEST_F(TenancyTree, ALoopOfRunsBesideANeighbourHasNoMoreThanOneRun) {
   Job beside = job("beside", {"--cores", "50"}, {"--seconds", "60"});
   ASSERT_TRUE(beside.process.wait_for("progress", 30s)) << beside.process.output();
-  Process loop = start({"sh", "-c", "while " + one_run + "; do :; done"});
+  Process loop = start(loop_of_runs());
   ASSERT_TRUE(loop.wait_for("one more", 30s)) << loop.output();
   const int before = kernels_of(loop);
   constexpr auto kLength = 20s;
@@ -90,12 +108,22 @@ TEST_F(TenancyTree, AProgramThatStartsRightAfterARestartHasItsRunsLimit) {
 TEST_F(TenancyTree, ProcessesOfARunHaveTheVariablesLimitTogether) {
   set("NVSHARE_GPU_MEMORY_LIMIT", "1Gi");
   const std::string holds = gpu_job() + " --seconds 3 --memory 600Mi --quiet";
-  const Outcome both = nvshare(
-      {"run", "--name", "train", "--", "sh", "-c",
-       holds + " & sleep 1; " + holds + "; second=$?; wait; echo second ended with $second"});
-  EXPECT_NE(both.output.find("second ended with 1"), std::string::npos) << both.output;
+  const Outcome both = nvshare({"run", "--name", "train", "--", "sh", "-c",
+                                holds + " & first=$!; sleep 1; " + holds +
+                                    "; second=$?; wait $first; echo ended with $? and $second"});
+  EXPECT_NE(both.output.find("ended with 0 and 1"), std::string::npos) << both.output;
   EXPECT_NE(both.output.find("NVSHARE_GPU_MEMORY_LIMIT"), std::string::npos)
       << "nobody says why: " << both.output;
+}
+
+TEST_F(TenancyTree, AProcessWithoutTheVariableHasItsRunsLimit) {
+  set("NVSHARE_GPU_MEMORY_LIMIT", "1Gi");
+  const std::string holds =
+      "env -u NVSHARE_GPU_MEMORY_LIMIT " + gpu_job() + " --launches 1 --quiet --memory ";
+  const Outcome both =
+      nvshare({"run", "--name", "train", "--", "sh", "-c",
+               holds + "600Mi; first=$?; " + holds + "1100Mi; echo ended with $first and $?"});
+  EXPECT_NE(both.output.find("ended with 0 and 1"), std::string::npos) << both.output;
 }
 
 TEST_F(TenancyTree, RunsOfAUserShareTheUsersMemory) {

@@ -84,11 +84,13 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
   if (const auto named = check_run_name(wanted.name); !named) {
     wrong.push_back(fmt::format("'{}': {}", wanted.name, named.error().message));
   }
-  if (!wire::understands_limit(std::getenv("NVSHARE_GPU_MEMORY_LIMIT"))) {
+  const char* const variable = std::getenv("NVSHARE_GPU_MEMORY_LIMIT");
+  if (!wire::understands_limit(variable)) {
     wrong.push_back(fmt::format(
         "NVSHARE_GPU_MEMORY_LIMIT: '{}' is not understood (examples: 4Gi, 512Mi, 2G, 25%; 0: none)",
-        std::getenv("NVSHARE_GPU_MEMORY_LIMIT")));
+        variable));
   }
+  lower_to_variable(wanted.limits, variable);
   if (!wrong.empty()) return Error{join({wrong.begin(), wrong.end()}, "; ")};
   return wanted;
 }
@@ -109,7 +111,7 @@ Result<GpuPlan> plan_gpus(const GpuWish& wish) {
   const bool is_chosen = !chosen->empty();
   plan.shows = !wish.leaves_it_open() || machine->size() > 1;
   plan.request = {is_chosen ? wire::GpuChoice::Chosen : wire::GpuChoice::Auto, wish.wanted,
-                  std::move(is_chosen ? *chosen : *machine)};
+                  is_chosen ? std::move(*chosen) : reachable(*machine)};
   return plan;
 }
 
@@ -196,7 +198,7 @@ class RunTenant {
       return complain(streams_, asked->joined.refusal,
                       asked->joined.other_version ? kFailed : kBadInput);
     }
-    if (asked->joined.flags != wanted_.flags) {
+    if ((wanted_.flags & ~asked->joined.flags) != 0) {
       streams_.err << "nvshare run: the scheduler is older than nvshare and does not know "
                       "--oversubscribe-self: the program can have no more than the GPU\n";
     }
@@ -209,21 +211,28 @@ class RunTenant {
     return 0;
   }
 
-  // After the scheduler was away: the same tenant again, or nothing.
-  UniqueFd join_again() {
-    const auto path = socket_path(directory_.path, wire::kProgramSocket);
-    if (!path) return UniqueFd();
-    UniqueFd connection(wire::connect_to(path->c_str()));
-    if (!connection) return UniqueFd();
-    const GpuRequest kept{gpus_.empty() ? wire::GpuChoice::None : wire::GpuChoice::Kept, 1, gpus_};
-    const auto joined =
-        begin_run(connection.get(), name_, wanted_.limits, wanted_.backend, wanted_.flags, kept);
+  // After the scheduler was away: the same tenant again (Tenancy::again).
+  bool join_again(UniqueFd& connection) {
+    if (!connection) {
+      connection = ask_again();
+      return false;
+    }
+    const auto answer = read_answer(connection.get());
+    if (!answer) return false;
+    const auto& joined = *answer;
     if (joined && joined->accepted) {
       refused_since_.reset();
-      return connection;
+      return true;
     }
+    connection.reset();
     if (joined && !joined->closed) find_another_name();
-    return UniqueFd();
+    return false;
+  }
+
+  Place place() const { return make_place(name_, gpus_); }
+  void take_over(const Place& place) {
+    name_ = name_in(place);
+    gpus_ = gpus_in(place);
   }
 
   void tell(bool back) const {
@@ -238,6 +247,15 @@ class RunTenant {
   std::string shown() const { return plan_.shows ? visible_devices(gpus_) : ""; }
 
  private:
+  UniqueFd ask_again() const {
+    const auto path = socket_path(directory_.path, wire::kProgramSocket);
+    UniqueFd connection = path ? connect_at_once(*path) : UniqueFd();
+    if (!connection) return connection;
+    const GpuRequest kept{gpus_.empty() ? wire::GpuChoice::None : wire::GpuChoice::Kept, 1, gpus_};
+    ask_for_run(connection.get(), name_, wanted_.limits, wanted_.backend, wanted_.flags, kept);
+    return connection;
+  }
+
   // A run that comes to another scheduler may find its name taken there. Without a tenant its
   // programs would have no limit, so the run takes another name.
   void find_another_name() {
@@ -267,7 +285,9 @@ int run_shared(const Wanted& wanted, const GpuPlan& plan, const std::string& lib
   RunTenant tenant(*directory, wanted, plan, streams);
   Tenancy tenancy;
   tenancy.join = [&](UniqueFd& connection) { return tenant.join(connection); };
-  tenancy.again = [&] { return tenant.join_again(); };
+  tenancy.again = [&](UniqueFd& connection) { return tenant.join_again(connection); };
+  tenancy.place = [&] { return tenant.place(); };
+  tenancy.take_over = [&](const Place& place) { tenant.take_over(place); };
   tenancy.tell = [&](bool back) { tenant.tell(back); };
   tenancy.tell_shortage = [&](const wire::Shortage& shortage) {
     streams.err << fmt::format("nvshare run: {}\n", shortage_text(tenant.name(), shortage));

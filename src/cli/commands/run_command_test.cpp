@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "cli/testing/installation.h"
 #include "cli/testing/process.h"
+#include "wire/messages.h"
 
 namespace nvshare::cli {
 namespace {
@@ -174,6 +176,48 @@ TEST_F(Run, ALimitOfTheEnvironmentThatIsNotUnderstoodStartsNothing) {
                   .output,
               std::string("got ") + good + "\n");
   }
+}
+
+TEST_F(Run, TheMemoryLimitOfTheEnvironmentIsTheRuns) {
+  const std::string gib = "1073741824 100 0";
+  const std::string of_variable = " flags " + std::to_string(wire::kMemoryOfVariable);
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases{
+      {"", "1Gi", gib + of_variable},
+      {"2Gi", "1Gi", gib + of_variable},
+      {"none", "1Gi", gib + of_variable},
+      {"512Mi", "1Gi", "536870912 100 0"},
+      {"1Gi", "1Gi", gib},
+      {"1Gi", "25%", gib},
+      {"", "25%", "0 100 0"},
+      {"", "0", "0 100 0"},
+      {"", "", "0 100 0"},
+      {"", "300000Gi", "0 100 0"},
+  };
+  std::string expected;
+  for (const auto& [option, variable, sent] : cases) {
+    std::vector<std::string> words{"--name", "one"};
+    if (!option.empty()) words.insert(words.end(), {"--mem", option});
+    words.insert(words.end(), {"--", "true"});
+    const Outcome outcome = run(words, {"NVSHARE_GPU_MEMORY_LIMIT=" + variable});
+    EXPECT_EQ(outcome.code(), 0) << outcome.output;
+    EXPECT_EQ(outcome.output, "");
+    expected += "one " + sent + "\n";
+    EXPECT_EQ(installed_.runs(), expected) << "--mem " << option << ", variable " << variable;
+  }
+}
+
+// A scheduler of before this flag answers without it, which is no lack of --oversubscribe-self.
+TEST_F(Run, ARunComesBackWithTheMemoryLimitOfTheEnvironment) {
+  Process process = start({"--name", "of-an-older-scheduler", "--", "sh", "-c",
+                           "kill -9 $PPID; trap 'exit 3' TERM; while :; do sleep 0.05; done"},
+                          {"NVSHARE_GPU_MEMORY_LIMIT=1Gi"});
+  const std::string line = "of-an-older-scheduler 1073741824 100 0 flags 2\n";
+  EXPECT_TRUE(testing::eventually([&] { return installed_.runs() == line + line; }, 10s))
+      << installed_.runs();
+  ::kill(process.pid(), SIGTERM);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.code(), 3);
+  EXPECT_EQ(outcome.output, "");
 }
 
 TEST_F(Run, WhatTheSchedulerWouldRefuseStartsNothing) {

@@ -3,21 +3,28 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "cli/testing/installation.h"
 #include "cli/testing/process.h"
+#include "wire/channel.h"
 
 namespace nvshare::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 using testing::contents;
 using testing::Outcome;
 using testing::Process;
@@ -40,6 +47,22 @@ class Keeping : public ::testing::Test {
     const Outcome outcome = start({"--name", "left", "--", "sh", "-c", script}).wait(20s);
     EXPECT_EQ(outcome.code(), 0) << outcome.output;
     return std::atoi(outcome.output.c_str());
+  }
+  // How many runs of this name schedulers have welcomed.
+  std::ptrdiff_t times_begun(const std::string& name) const {
+    std::istringstream lines(installed_.runs());
+    std::ptrdiff_t times = 0;
+    for (std::string line; std::getline(lines, line);) times += line.starts_with(name + " ");
+    return times;
+  }
+  std::string socket() const { return directory_ + "/" + wire::kProgramSocket; }
+  // Kills the scheduler. A socket of the test that nobody serves takes the scheduler's place.
+  UniqueFd replace_scheduler() const {
+    ::kill(installed_.schedulers().back(), SIGKILL);
+    int listening = -1;
+    EXPECT_TRUE(testing::eventually(
+        [&] { return (listening = wire::listen_at(socket().c_str(), 0600)) >= 0; }));
+    return UniqueFd(listening);
   }
   // A process that has ended may not be collected yet, but has no words any more.
   static bool is_gone(pid_t pid) {
@@ -124,14 +147,58 @@ TEST_F(Keeping, AKeeperDoesNotWaitForItsOwnScheduler) {
   const std::string inner = installed_.path("bin/nvshare") + " run --name inner -- true";
   Process process =
       start({"--name", "outer", "--", "sh", "-c",
-             "kill -9 $(cat " + directory_ + "/starts); " + inner + "; echo keeper=$PPID"});
+             "kill -9 $(cat " + directory_ + "/starts); " + inner + "; until [ $(grep -c outer " +
+                 directory_ + "/runs) = 2 ]; do sleep 0.05; done; echo keeper=$PPID"});
+  ASSERT_TRUE(process.wait_for_output("keeper=", 20s)) << process.output();
+  const auto ends = Clock::now();
   const Outcome outcome = process.wait(20s);
+  EXPECT_LT(Clock::now() - ends, 1s);
   EXPECT_EQ(outcome.code(), 0) << outcome.output;
+  EXPECT_EQ(times_begun("outer"), 2) << "the run was begun after its end: " << installed_.runs();
   ASSERT_EQ(installed_.schedulers().size(), 2u);
   EXPECT_EQ(::kill(installed_.schedulers()[1], 0), 0) << "the second one is there";
   const std::size_t at = outcome.output.find("keeper=");
   ASSERT_NE(at, outcome.output.npos) << outcome.output;
   EXPECT_TRUE(is_gone(std::atoi(outcome.output.c_str() + at + 7)));
+}
+
+// With room in the queue the keeper gets a connection and no answer, without room no connection.
+TEST_F(Keeping, ARunEndsWithItsProgramWhileTheSchedulerIsSilent) {
+  for (const int room : {100, 0}) {
+    Process process = start({"--name", "long", "--", "sh", "-c",
+                             "trap 'exit 3' TERM; echo started; while :; do sleep 0.05; done"});
+    ASSERT_TRUE(process.wait_for_output("started")) << process.output();
+    const UniqueFd listening = replace_scheduler();
+    ASSERT_EQ(::listen(listening.get(), room), 0);
+    const UniqueFd only(room == 0 ? wire::connect_to(socket().c_str(), 1) : -1);
+    ASSERT_TRUE(process.wait_for_output("the scheduler is gone")) << process.output();
+    ::poll(nullptr, 0, 600);
+    const auto ends = Clock::now();
+    ::kill(process.pid(), SIGTERM);
+    EXPECT_EQ(process.wait(20s).code(), 3);
+    EXPECT_LT(Clock::now() - ends, 2s) << "with room for " << room;
+  }
+}
+
+TEST_F(Keeping, AnAnswerThatComesLateIsHeard) {
+  Process process = start({"--name", "long", "--", "sh", "-c", "echo started; exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("started")) << process.output();
+  const UniqueFd listening = replace_scheduler();
+  pollfd waiting{listening.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
+  const UniqueFd connection(::accept(listening.get(), nullptr, nullptr));
+  alignas(8) char packet[wire::kMaxMessage];
+  const int length = wire::receive(connection.get(), packet, true);
+  ASSERT_GT(length, 0);
+  const auto* header = wire::look_at(packet, static_cast<std::size_t>(length));
+  ASSERT_NE(wire::as<wire::RunBegin>(header), nullptr);
+  ::poll(nullptr, 0, 600);
+  const auto welcome = wire::make<wire::Welcome>();
+  ASSERT_EQ(wire::send(connection.get(), &welcome.header, true), 0);
+  EXPECT_TRUE(process.wait_for_output("the scheduler is back", 5s)) << process.output();
+  EXPECT_EQ(::poll(&waiting, 1, 0), 0) << "the keeper asked twice";
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().signal(), SIGTERM);
 }
 
 TEST_F(Keeping, SignalsForTheKeeperAreNoEndOfTheRun) {
@@ -155,6 +222,40 @@ TEST_F(Keeping, AProgramThatKillsItsKeeperStaysInItsRun) {
       << installed_.runs();
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().code(), 6);
+}
+
+// The keeper alone heard where the scheduler had placed the run.
+TEST_F(Keeping, ARunThatLostItsKeeperStaysOnItsGpu) {
+  Process process =
+      start({"--name", "placed", "--", "sh", "-c", "kill -9 $PPID; echo started; exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  EXPECT_TRUE(testing::eventually([&] { return times_begun("placed") == 2; }, 10s));
+  EXPECT_EQ(installed_.runs(), "placed 0 100 0\nplaced 0 100 0 keeps 1 from 7\n");
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().signal(), SIGTERM);
+}
+
+// Another run takes the name while the keeper stands. The keeper takes a new name after 5 s.
+TEST_F(Keeping, ARunThatLostItsKeeperKeepsANewName) {
+  Process process =
+      start({"--name", "train", "--", "sh", "-c", "echo keeper=$PPID=; exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("=\n", 20s)) << process.output();
+  const pid_t keeper = std::atoi(process.output().c_str() + std::strlen("keeper="));
+  ASSERT_GT(keeper, 1);
+  ::kill(keeper, SIGSTOP);
+  ::kill(installed_.schedulers().at(0), SIGKILL);
+  Process other = start({"--name", "train", "--", "sh", "-c", "echo started; exec sleep 60"});
+  ASSERT_TRUE(other.wait_for_output("started", 20s)) << other.output();
+  ::kill(keeper, SIGCONT);
+  const std::string name = "train-" + std::to_string(keeper);
+  ASSERT_TRUE(testing::eventually([&] { return times_begun(name) == 1; }, 20s))
+      << installed_.runs();
+  ::kill(keeper, SIGKILL);
+  EXPECT_TRUE(testing::eventually([&] { return times_begun(name) == 2; }, 3s)) << installed_.runs();
+  for (Process* one : {&process, &other}) {
+    ::kill(one->pid(), SIGTERM);
+    EXPECT_EQ(one->wait().signal(), SIGTERM);
+  }
 }
 
 TEST_F(Keeping, WithoutItsKeeperItWaitsForTheLastProcess) {

@@ -35,26 +35,35 @@ bool is_uuid_or_its_beginning(std::string_view entry) {
          lowered(entry).find_first_not_of("0123456789abcdef-", kUuidBegins.size()) == entry.npos;
 }
 
-// "only 0", "0 and 1", "0 to 7".
-std::string numbers(std::size_t count) {
-  if (count == 1) return "only 0";
-  if (count == 2) return "0 and 1";
-  return fmt::format("0 to {}", count - 1);
-}
-
-Result<Uuid> by_number(int number, const std::vector<Uuid>& machine) {
-  if (static_cast<std::size_t>(number) < machine.size()) {
-    return machine[static_cast<std::size_t>(number)];
+// The numbers of GPUs that can be used: "only 0", "0 and 1", "0 to 7", "0, 2 and 3".
+std::string numbers(const MachineGpus& machine) {
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < machine.size(); ++i) {
+    if (machine[i]) all.push_back(i);
   }
-  return Error{
-      fmt::format("there is no GPU {}: this machine has {}", number, numbers(machine.size()))};
+  if (all.size() == 1) return fmt::format("only {}", all[0]);
+  if (all.size() == machine.size() && all.size() > 2) return fmt::format("0 to {}", all.back());
+  const std::size_t last = all.back();
+  all.pop_back();
+  return fmt::format("{} and {}", fmt::join(all, ", "), last);
 }
 
-Result<Uuid> by_uuid(std::string_view entry, const std::vector<Uuid>& machine) {
+Result<Uuid> by_number(int number, const MachineGpus& machine) {
+  const auto at = static_cast<std::size_t>(number);
+  if (at >= machine.size()) {
+    return Error{fmt::format("there is no GPU {}: this machine has {}", number, numbers(machine))};
+  }
+  if (machine[at]) return *machine[at];
+  return Error{
+      fmt::format("GPU {} has failed, or may not be used: nvidia-smi -i {} says which", at, at)};
+}
+
+Result<Uuid> by_uuid(std::string_view entry, const MachineGpus& machine) {
   const std::string wanted = lowered(entry);
+  const std::vector<Uuid> all = reachable(machine);
   const auto matches = [&](const Uuid& uuid) { return to_text(uuid).starts_with(wanted); };
-  const auto found = std::ranges::count_if(machine, matches);
-  if (found == 1) return *std::ranges::find_if(machine, matches);
+  const auto found = std::ranges::count_if(all, matches);
+  if (found == 1) return *std::ranges::find_if(all, matches);
   if (found > 1) {
     return Error{fmt::format("the UUIDs of {} GPUs begin with {}: give more of it", found, entry)};
   }
@@ -70,27 +79,29 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  Result<std::vector<Uuid>> gpus() const {
+  Result<MachineGpus> gpus() const {
     if (result_ != nvml::NVML_SUCCESS) {
       return Error{fmt::format("NVML: {}", nvml_.nvmlErrorString(result_))};
     }
     unsigned count = 0;
     nvml_.nvmlDeviceGetCount_v2(&count);
-    std::vector<Uuid> all;
-    for (unsigned i = 0; i < count; ++i) {
-      nvml::nvmlDevice_t device = nullptr;
-      char text[96] = {};
-      nvml_.nvmlDeviceGetHandleByIndex_v2(i, &device);
-      if (device != nullptr) nvml_.nvmlDeviceGetUUID(device, text, sizeof text);
-      const auto uuid = parse_uuid(text);
-      if (!uuid) return Error{fmt::format("NVML does not tell the UUID of GPU {}", i)};
-      all.push_back(*uuid);
-    }
-    if (all.empty()) return Error{"NVML knows no GPU"};
+    MachineGpus all;
+    for (unsigned i = 0; i < count; ++i) all.push_back(gpu(i));
+    if (reachable(all).empty()) return Error{"NVML knows no GPU that can be used"};
     return all;
   }
 
  private:
+  std::optional<Uuid> gpu(unsigned number) const {
+    nvml::nvmlDevice_t device = nullptr;
+    char text[96] = {};
+    if (nvml_.nvmlDeviceGetHandleByIndex_v2(number, &device) != nvml::NVML_SUCCESS ||
+        nvml_.nvmlDeviceGetUUID(device, text, sizeof text) != nvml::NVML_SUCCESS) {
+      return std::nullopt;
+    }
+    return parse_uuid(text);
+  }
+
   const nvml::Loader& nvml_;
   nvml::nvmlReturn_t result_;
 };
@@ -129,17 +140,25 @@ Result<GpuWish> parse_gpu_wish(std::string_view text) {
   return wish;
 }
 
-Result<std::vector<Uuid>> machine_gpus() {
+Result<MachineGpus> machine_gpus() {
   const auto library = nvml::Loader::open("libnvidia-ml.so.1");
   if (!library) return library.error();
   return Nvml(**library).gpus();
 }
 
-Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const std::vector<Uuid>& machine) {
+std::vector<Uuid> reachable(const MachineGpus& machine) {
+  std::vector<Uuid> all;
+  for (const auto& gpu : machine) {
+    if (gpu) all.push_back(*gpu);
+  }
+  return all;
+}
+
+Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const MachineGpus& machine) {
   std::vector<Uuid> chosen;
-  if (static_cast<std::size_t>(wish.wanted) > machine.size()) {
-    return Error{fmt::format("there are no {} GPUs: this machine has {}", wish.wanted,
-                             numbers(machine.size()))};
+  if (static_cast<std::size_t>(wish.wanted) > reachable(machine).size()) {
+    return Error{
+        fmt::format("there are no {} GPUs: this machine has {}", wish.wanted, numbers(machine))};
   }
   for (const std::string& entry : wish.entries) {
     const auto number = number_in(entry);

@@ -29,12 +29,17 @@ inline constexpr int kMostGpus = 16;
 // wrong, without the option's name.
 Result<GpuWish> parse_gpu_wish(std::string_view text);
 
-// The GPUs that programs find here, counted as nvidia-smi does. An error when NVML does not say.
-Result<std::vector<Uuid>> machine_gpus();
+// The GPUs of a machine, counted as nvidia-smi does. A GPU without a UUID cannot be used: it has
+// failed, or this user has no permission.
+using MachineGpus = std::vector<std::optional<Uuid>>;
+
+// The GPUs that programs find here. An error when NVML does not say, or no GPU can be used.
+Result<MachineGpus> machine_gpus();
+std::vector<Uuid> reachable(const MachineGpus& machine);
 
 // The GPUs that the wish names, in its order; none when the scheduler chooses. An error when there
 // is no such GPU or there are not as many as are wanted.
-Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const std::vector<Uuid>& machine);
+Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const MachineGpus& machine);
 
 // How programs are shown these GPUs: the value of CUDA_VISIBLE_DEVICES.
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";

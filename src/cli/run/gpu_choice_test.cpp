@@ -2,22 +2,26 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace nvshare::cli {
 namespace {
 
-const std::vector<Uuid> kTwo{
+const MachineGpus kTwo{
     *parse_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10"),
     *parse_uuid("GPU-0102aa04-0506-0708-090a-0b0c0d0e0f10"),
 };
 
 // Numbers of the GPUs that the text chooses, or what is wrong with it.
-std::string chosen(std::string_view text, const std::vector<Uuid>& machine = kTwo) {
+std::string chosen(std::string_view text, const MachineGpus& machine = kTwo) {
   const auto wish = parse_gpu_wish(text);
   if (!wish) return wish.error().message;
   const auto gpus = find_gpus(*wish, machine);
   if (!gpus) return gpus.error().message;
   std::string numbers;
-  for (const Uuid& gpu : *gpus) numbers += gpu == machine[0] ? "0" : "1";
+  for (const Uuid& gpu : *gpus) {
+    numbers += std::to_string(std::ranges::find(machine, gpu) - machine.begin());
+  }
   return numbers;
 }
 
@@ -41,10 +45,24 @@ TEST(GpuChoice, AGpuThatIsNotThereIsNamedWithThoseThatAre) {
   EXPECT_EQ(chosen("9"), "there is no GPU 9: this machine has 0 and 1");
   EXPECT_EQ(chosen("0,2"), "there is no GPU 2: this machine has 0 and 1");
   EXPECT_EQ(chosen("1", {kTwo[0]}), "there is no GPU 1: this machine has only 0");
-  EXPECT_EQ(chosen("8", std::vector<Uuid>(8)), "there is no GPU 8: this machine has 0 to 7");
+  EXPECT_EQ(chosen("8", MachineGpus(8, Uuid{})), "there is no GPU 8: this machine has 0 to 7");
   EXPECT_EQ(chosen("GPU-ff"), "there is no GPU GPU-ff: nvidia-smi -L lists those of this machine");
   EXPECT_EQ(chosen("GPU-0102"), "the UUIDs of 2 GPUs begin with GPU-0102: give more of it");
   EXPECT_EQ(chosen("3x"), "there are no 3 GPUs: this machine has 0 and 1");
+}
+
+TEST(GpuChoice, AGpuThatHasFailedKeepsItsNumber) {
+  const MachineGpus machine{kTwo[0], std::nullopt, kTwo[1]};
+  EXPECT_EQ(chosen("2", machine), "2");
+  EXPECT_EQ(chosen("GPU-0102aa,0", machine), "20");
+  EXPECT_EQ(reachable(machine).size(), 2u);
+  EXPECT_EQ(chosen("1", machine),
+            "GPU 1 has failed, or may not be used: nvidia-smi -i 1 says which");
+  EXPECT_EQ(chosen("3", machine), "there is no GPU 3: this machine has 0 and 2");
+  EXPECT_EQ(chosen("3x", machine), "there are no 3 GPUs: this machine has 0 and 2");
+  EXPECT_EQ(chosen("9", {std::nullopt, kTwo[0]}), "there is no GPU 9: this machine has only 1");
+  EXPECT_EQ(chosen("9", {std::nullopt, kTwo[0], kTwo[1], kTwo[0]}),
+            "there is no GPU 9: this machine has 1, 2 and 3");
 }
 
 TEST(GpuChoice, AGpuIsNamedOnce) {
@@ -64,7 +82,7 @@ TEST(GpuChoice, BadTextIsToldWithWhatIsGood) {
 }
 
 TEST(GpuChoice, ProgramsAreShownUuids) {
-  EXPECT_EQ(visible_devices({kTwo[1], kTwo[0]}),
+  EXPECT_EQ(visible_devices({*kTwo[1], *kTwo[0]}),
             "GPU-0102aa04-0506-0708-090a-0b0c0d0e0f10,GPU-01020304-0506-0708-090a-0b0c0d0e0f10");
 }
 

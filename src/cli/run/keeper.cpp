@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <fstream>
 #include <utility>
 
+#include "cli/run/descriptors.h"
 #include "cli/run/job_signals.h"
 #include "wire/channel.h"
 
@@ -36,38 +36,26 @@ pid_t peer_of(int connection) {
   return peer.pid;
 }
 
-// Closes every descriptor above standard error but these.
-void close_all_but(std::array<int, 3> kept) {
-  std::sort(kept.begin(), kept.end());
-  unsigned from = STDERR_FILENO + 1;
-  for (const int fd : kept) {
-    if (fd < 0) continue;
-    const auto at = static_cast<unsigned>(fd);
-    if (from < at) ::syscall(SYS_close_range, from, at - 1, 0);
-    from = at + 1;
-  }
-  ::syscall(SYS_close_range, from, ~0U, 0);
-}
-
 }  // namespace
 
 Keeper::Keeper(pid_t program, UniqueFd connection, const Tenancy& tenancy, UniqueFd signals,
                UniqueFd notes)
     : program_(program),
       connection_(std::move(connection)),
+      joined_(connection_),
       tenancy_(tenancy),
       signals_(std::move(signals)),
       notes_(std::move(notes)),
       in_front_(!notes_) {}
 
 int Keeper::keep() {
-  if (!connection_) connect_again();
+  if (!joined_) join_again();
   // A signal about a child may have come to `nvshare run` before it was the keeper.
   collect();
   for (;;) {
     if (!ended_ || anybody_left()) wait_for_news();
     if (ended_ && !told_ended_) program_ended();
-    if (ended_ && !anybody_left()) return status_;
+    if (ended_ && (!stays_ || !anybody_left())) return status_;
   }
 }
 
@@ -81,13 +69,13 @@ void Keeper::wait_for_news() {
   const int wait = connection_ ? -1 : static_cast<int>(std::clamp<long>(left, 0, every));
   if (::poll(waiting.data(), waiting.size(), wait) < 0 && errno != EINTR) return;
   read_signals();
-  if (connection_) read_connection();
+  if (joined_) read_connection();
   if (notes_) read_notes();
   while (in_front_ && stopped_by_ != 0) {
     stop_too(std::exchange(stopped_by_, 0));
     go_on();
   }
-  if (!connection_ && Clock::now() >= due) connect_again();
+  if (!joined_ && (connection_ || Clock::now() >= due)) join_again();
 }
 
 void Keeper::read_signals() {
@@ -153,15 +141,18 @@ void Keeper::read_connection() {
   }
   if (length == -EAGAIN) return;
   connection_.reset();
+  joined_ = false;
   tenancy_.tell(false);
   told_gone_ = true;
 }
 
-void Keeper::connect_again() {
-  tried_at_ = Clock::now();
-  connection_ = tenancy_.again();
-  if (!connection_) return;
+// Never waits for the scheduler, because signals and the program's end must not wait for it.
+void Keeper::join_again() {
+  if (!connection_) tried_at_ = Clock::now();
+  joined_ = tenancy_.again(connection_);
+  if (!joined_) return;
   was_connected_ = true;
+  if (notes_) send_note(notes_.get(), {NoteKind::Ready, 0, 0, tenancy_.place()});
   if (told_gone_) tenancy_.tell(true);
   told_gone_ = false;
 }
@@ -169,27 +160,23 @@ void Keeper::connect_again() {
 void Keeper::program_ended() {
   told_ended_ = true;
   // The scheduler's words before the program's end are there by the time the end is heard of.
-  if (connection_) read_connection();
+  if (joined_) read_connection();
   if (in_front_) return;
-  const bool stays = anybody_left();
+  stays_ = anybody_left();
   // The name is free before `nvshare run` ends: the next run may want it.
-  if (!stays) connection_.reset();
-  if (stays) become_silent();
-  send_note(notes_.get(), {NoteKind::Ended, status_, stays ? 1 : 0});
+  if (!stays_) connection_.reset();
+  if (stays_) become_silent();
+  send_note(notes_.get(), {NoteKind::Ended, status_, stays_ ? 1 : 0});
   notes_.reset();
 }
 
-// Lets go of everything that others wait for: the pipe of `$(nvshare run ...)`, a lock, a mount and
-// the terminal.
+// Lets go of everything that others wait for: the pipe of `$(nvshare run ...)`, a lock and a mount.
 void Keeper::become_silent() {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), fd);
   close_all_but({connection_.get(), signals_.get(), notes_.get()});
   [[maybe_unused]] const int moved = ::chdir("/");
   ::prctl(PR_SET_NAME, "nvshare-keeper");
-  // Not allowed for the leader of a group, which the keeper is.
-  ::setpgid(0, ::getpgid(::getppid()));
-  ::setsid();
 }
 
 // A private scheduler that a process below started becomes a child of the keeper. That child does

@@ -13,8 +13,13 @@ namespace nvshare::cli {
 struct Tenancy {
   // Asks for the tenant the first time: 0 and the connection, or the exit code. Tells why itself.
   std::function<int(UniqueFd& connection)> join;
-  // Asks again: an empty connection when there is no scheduler. Must not wait long.
-  std::function<UniqueFd()> again;
+  // Asks for the tenant again, and never waits. Without a connection it makes one, and asks. With
+  // one it reads the answer, where that has come. True when the run has its tenant; an empty
+  // connection when there is no scheduler, or the scheduler refuses.
+  std::function<bool(UniqueFd& connection)> again;
+  // The tenant as the run has it now, and the way to tell that to another process of the run.
+  std::function<Place()> place;
+  std::function<void(const Place&)> take_over;
   std::function<void(bool back)> tell;
   std::function<void(const wire::Shortage&)> tell_shortage;
   // Tells that exec failed with this errno, and has the exit code.
@@ -41,13 +46,14 @@ class Keeper {
   void go_on();
   void read_notes();
   void read_connection();
-  void connect_again();
+  void join_again();
   void program_ended();
   void become_silent();
   bool anybody_left() const;
 
   pid_t program_;
   UniqueFd connection_;
+  bool joined_;  // else the connection waits for the scheduler's answer
   const Tenancy& tenancy_;
   UniqueFd signals_;
   UniqueFd notes_;
@@ -55,6 +61,7 @@ class Keeper {
   int status_ = 0;
   bool ended_ = false;       // the program
   bool told_ended_ = false;  // and `nvshare run` knows
+  bool stays_ = true;        // after the program's end, for the processes that it left
   bool told_gone_ = false;   // the scheduler
   bool was_connected_ = false;
   std::chrono::steady_clock::time_point tried_at_{};  // to connect again

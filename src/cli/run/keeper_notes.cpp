@@ -2,9 +2,26 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace nvshare::cli {
+
+Place make_place(const std::string& name, const std::vector<Uuid>& gpus) {
+  Place place;
+  wire::put_text(place.name, sizeof place.name, name.c_str());
+  place.gpu_count = static_cast<std::uint32_t>(std::min(gpus.size(), place.gpus.size()));
+  std::copy_n(gpus.begin(), place.gpu_count, place.gpus.begin());
+  return place;
+}
+
+std::string name_in(const Place& place) {
+  return {place.name, wire::text_length(place.name, sizeof place.name)};
+}
+
+std::vector<Uuid> gpus_in(const Place& place) {
+  return {place.gpus.begin(), place.gpus.begin() + place.gpu_count};
+}
 
 NotePair make_note_pair() {
   int pair[2];

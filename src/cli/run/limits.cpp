@@ -4,6 +4,8 @@
 
 #include "base/run_name.h"
 #include "config/memory_limit.h"
+#include "core/config.h"
+#include "wire/limit_text.h"
 #include "wire/messages.h"
 
 namespace nvshare::cli {
@@ -57,6 +59,15 @@ LimitWish read_limits(const config::Arguments& arguments, std::vector<std::strin
   wish.cores = whole_number(arguments, "cores", 1, 100, " (100: no limit)", wrong);
   wish.priority = whole_number(arguments, "priority", -10, 10, "", wrong);
   return wish;
+}
+
+void lower_to_variable(LimitWish& wish, const char* text) {
+  // Of a device without memory, percent are nothing.
+  const std::uint64_t bytes = wire::parse_limit(text, 0);
+  const Bytes most = wish.memory.value_or(core::kMostMemory);
+  if (bytes == 0 || bytes >= static_cast<std::uint64_t>(most.count)) return;
+  wish.memory = Bytes{static_cast<std::int64_t>(bytes)};
+  wish.memory_of_variable = true;
 }
 
 std::string default_name(std::string_view program, long pid) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/run/descriptors.h"
 #include "cli/run/installed.h"
 #include "wire/channel.h"
 
@@ -96,7 +97,7 @@ struct Place {
   ::dup2(log, 1);
   ::dup2(log, 2);
   ::dup2(ready, kReadyFd);
-  ::syscall(SYS_close_range, kReadyFd + 1, ~0U, 0);
+  close_all_but({kReadyFd});
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

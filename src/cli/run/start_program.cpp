@@ -1,6 +1,7 @@
 #include "cli/run/start_program.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,10 +39,27 @@ bool read_all(int fd, void* value, std::size_t size) {
   return got == static_cast<ssize_t>(size);
 }
 
+// Milliseconds between two looks at a child that has not called exec. A larger number leaves a
+// terminal longer without its shell after a Ctrl-Z before exec.
+constexpr int kLookEvery = 50;
+
+// 0 when the child has called exec, else exec's errno. Also 0 for a child that a signal stopped
+// before exec, because the shell continues the child only when it hears of the stop.
+int error_of_exec(pid_t child, int failure) {
+  pollfd waiting{failure, POLLIN, 0};
+  while (::poll(&waiting, 1, kLookEvery) <= 0) {
+    siginfo_t stopped{};
+    ::waitid(P_PID, static_cast<id_t>(child), &stopped, WSTOPPED | WNOHANG | WNOWAIT);
+    if (stopped.si_pid == child) return 0;
+  }
+  int error = 0;
+  return read_all(failure, &error, sizeof error) ? error : 0;
+}
+
 }  // namespace
 
 // Nothing is allocated between fork and exec.
-pid_t start_program(const Launch& launch, const InheritedSignals& before, pid_t group,
+pid_t start_program(const Launch& launch, const InheritedSignals& before,
                     const std::function<void(pid_t)>& forked) {
   const auto arguments = pointers(launch.words);
   const std::vector<std::string> variables = launch.environment();
@@ -56,7 +74,6 @@ pid_t start_program(const Launch& launch, const InheritedSignals& before, pid_t 
     char open;
     // The parent was killed before the program began: then there is no program.
     if (!read_all(gate.reading.get(), &open, 1)) ::_exit(127);
-    ::setpgid(0, group);
     restore_signals(before);
     ::execvpe(arguments[0], arguments.data(), environment.data());
     const int error = errno;
@@ -66,8 +83,8 @@ pid_t start_program(const Launch& launch, const InheritedSignals& before, pid_t 
   forked(child);
   failure.writing.reset();
   [[maybe_unused]] const auto opened = ::write(gate.writing.get(), "", 1);
-  int error = 0;
-  if (!read_all(failure.reading.get(), &error, sizeof error)) return child;
+  const int error = error_of_exec(child, failure.reading.get());
+  if (error == 0) return child;
   ::waitpid(child, nullptr, 0);
   return -error;
 }

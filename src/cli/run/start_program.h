@@ -14,9 +14,10 @@ struct Launch {
   std::function<std::vector<std::string>()> environment;
 };
 
-// Starts the program as a child in the process group `group`. `forked` hears the child's pid before
-// the program begins. Returns the pid, or a negative errno of exec.
-pid_t start_program(const Launch& launch, const InheritedSignals& before, pid_t group,
+// Starts the program as a child, in the process group and session in which this process is now.
+// `forked` hears the child's pid before the program begins, while the child still blocks the
+// signals that this process blocks. Returns the pid, or a negative errno of exec.
+pid_t start_program(const Launch& launch, const InheritedSignals& before,
                     const std::function<void(pid_t)>& forked);
 
 }  // namespace nvshare::cli

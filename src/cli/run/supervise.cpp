@@ -13,6 +13,20 @@
 namespace nvshare::cli {
 namespace {
 
+// Takes the keeper out of the program's session. The kernel takes a parent in the same session, but
+// in another group, for a shell: Ctrl-Z would stop a program that no shell can continue. The keeper
+// needs another group, because the program's `kill -9 0` must not reach the keeper.
+void leave_session(pid_t program, int signals) {
+  ::setsid();
+  // Signals of the terminal from before the fork did not reach the program. A signal that reached
+  // both comes once all the same, because the program still blocks signals.
+  signalfd_siginfo info;
+  while (::read(signals, &info, sizeof info) == sizeof info) {
+    const auto signal = static_cast<int>(info.ssi_signo);
+    if (info.ssi_code > 0 && signal != SIGCHLD) ::kill(program, signal);
+  }
+}
+
 // In the keeper: everything until its end. The exit code means something only when the program was
 // not started.
 int be_keeper(const Launch& launch, const Tenancy& tenancy, const InheritedSignals& before,
@@ -21,17 +35,17 @@ int be_keeper(const Launch& launch, const Tenancy& tenancy, const InheritedSigna
   // A private scheduler is started here. It must not become a child of the run, so nobody is a
   // subreaper yet.
   if (const int code = tenancy.join(connection); code != 0) return code;
-  send_note(notes.get(), {NoteKind::Ready});
+  // Before `nvshare run` blocks signals. A Ctrl-Z that stops the keeper alone would hang the job,
+  // because the shell does not hear of the stop.
+  UniqueFd signals = watch_signals();
+  if (!signals) return tenancy.cannot_start(errno);
+  send_note(notes.get(), {NoteKind::Ready, 0, 0, tenancy.place()});
   Note go{};
   // `nvshare run` was ended by a signal meanwhile: nothing is started.
   if (receive_note(notes.get(), go, true) != Heard::Note) return 1;
-  UniqueFd signals = watch_signals();
-  if (!signals) return tenancy.cannot_start(errno);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // A group of its own: the program's `kill -9 0` does not reach the keeper.
-  const pid_t group = ::getpgrp();
-  ::setpgid(0, 0);
-  const pid_t program = start_program(launch, before, group, [&](pid_t pid) {
+  const pid_t program = start_program(launch, before, [&](pid_t pid) {
+    leave_session(pid, signals.get());
     send_note(notes.get(), {NoteKind::Started, pid});
   });
   if (program < 0) return tenancy.cannot_start(-program);
@@ -67,6 +81,7 @@ class Front {
     Note ready{};
     // The keeper has told why.
     if (receive_note(notes_.get(), ready, true) != Heard::Note) return end_like(collect(keeper_));
+    tenancy_.take_over(ready.place);
     // From here on signals are the program's. Before, they end this process as any other.
     signals_ = watch_signals();
     if (!signals_) return tenancy_.cannot_start(errno);
@@ -99,6 +114,7 @@ class Front {
     Heard heard;
     while ((heard = receive_note(notes_.get(), note, false)) == Heard::Note) {
       if (note.kind == NoteKind::Started) program_ = note.value;
+      if (note.kind == NoteKind::Ready) tenancy_.take_over(note.place);
       if (note.kind == NoteKind::Stopped) {
         stop_too(note.value);
         send_note(notes_.get(), {NoteKind::Continue, 0, note.number});

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -24,7 +26,7 @@ Joined accepted_by(const wire::Welcome& welcome) {
   return joined;
 }
 
-Result<Joined> read_answer(const wire::Header* header) {
+Result<Joined> joined_by(const wire::Header* header) {
   if (const auto* welcome = wire::as<wire::Welcome>(header)) {
     return accepted_by(wire::whole(*welcome));
   }
@@ -46,8 +48,19 @@ int receive(int connection, void* packet) {
 
 }  // namespace
 
-Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
-                         wire::Backend backend, uint32_t flags, const GpuRequest& gpus) {
+UniqueFd connect_at_once(const std::string& path) {
+  sockaddr_un address{};
+  if (path.size() >= sizeof address.sun_path) return UniqueFd();
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, path.size());
+  UniqueFd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto* where = reinterpret_cast<const sockaddr*>(&address);
+  if (!connection || ::connect(connection.get(), where, sizeof address) != 0) return UniqueFd();
+  return connection;
+}
+
+void ask_for_run(int connection, const std::string& name, const LimitWish& wish,
+                 wire::Backend backend, uint32_t flags, const GpuRequest& gpus) {
   auto begin = wire::make<wire::RunBegin>();
   begin.magic = wire::kMagic;
   begin.major = wire::kMajor;
@@ -57,7 +70,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
   begin.core_limit = wish.cores.value_or(100);
   begin.priority = wish.priority.value_or(0);
   begin.backend = backend;
-  begin.flags = flags;
+  begin.flags = flags | (wish.memory_of_variable ? wire::kMemoryOfVariable : 0);
   begin.choice = gpus.choice;
   begin.gpus_wanted = static_cast<uint16_t>(gpus.wanted);
   for (const Uuid& uuid : gpus.gpus) {
@@ -65,16 +78,14 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
     std::memcpy(begin.gpus[begin.gpu_count++], uuid.data(), uuid.size());
   }
   // A scheduler that says why before it closes may have done so already: read on in any case.
-  wire::send(connection, &begin.header, true);
-  const auto deadline = Clock::now() + kAnswersWithin;
+  wire::send(connection, &begin.header, false);
+}
+
+std::optional<Result<Joined>> read_answer(int connection) {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return Error{"the scheduler does not answer"};
-    pollfd waiting{connection, POLLIN, 0};
-    if (::poll(&waiting, 1, static_cast<int>(left.count())) <= 0) continue;
     alignas(8) char packet[wire::kMaxMessage];
     const int length = receive(connection, packet);
-    if (length == -EAGAIN) continue;
+    if (length == -EAGAIN) return std::nullopt;
     if (length == 0 || length == -ECONNRESET) {
       return Joined{false, "the scheduler closed the connection", false, true, 0, {}};
     }
@@ -82,7 +93,20 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
     const auto* header = wire::look_at(packet, static_cast<size_t>(length));
     if (header == nullptr) return Error{"the scheduler's answer makes no sense"};
     // A type of a newer minor version is passed over.
-    if (wire::size_of(static_cast<wire::Type>(header->type)) != 0) return read_answer(header);
+    if (wire::size_of(static_cast<wire::Type>(header->type)) != 0) return joined_by(header);
+  }
+}
+
+Result<Joined> begin_run(int connection, const std::string& name, const LimitWish& wish,
+                         wire::Backend backend, uint32_t flags, const GpuRequest& gpus) {
+  ask_for_run(connection, name, wish, backend, flags, gpus);
+  const auto deadline = Clock::now() + kAnswersWithin;
+  for (;;) {
+    if (auto answer = read_answer(connection)) return std::move(*answer);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return Error{"the scheduler does not answer"};
+    pollfd waiting{connection, POLLIN, 0};
+    ::poll(&waiting, 1, static_cast<int>(left.count()));
   }
 }
 

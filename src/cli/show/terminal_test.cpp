@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -22,9 +23,12 @@ namespace {
 
 using testing::eventually;
 
+enum class WhenStopped { Continue, Leave };
+
 // In the leader of the terminal's session: starts `words` as a shell starts a job in the
-// foreground, writes its status whenever that changes, and continues it when it stops.
-[[noreturn]] void be_shell(const std::vector<std::string>& words, int report) {
+// foreground, and writes its status whenever that changes. Continues the job when it stops, or
+// leaves it stopped and takes the terminal back.
+[[noreturn]] void be_shell(const std::vector<std::string>& words, int report, WhenStopped then) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -41,6 +45,10 @@ using testing::eventually;
     if (::write(report, &status, sizeof status) != sizeof status) ::_exit(1);
     if (WIFCONTINUED(status)) continue;
     if (!WIFSTOPPED(status)) ::_exit(0);
+    if (then == WhenStopped::Leave) {
+      ::tcsetpgrp(0, ::getpgrp());
+      continue;
+    }
     ::tcsetpgrp(0, job);
     ::kill(-job, SIGCONT);
   }
@@ -56,7 +64,7 @@ class Terminal : public ::testing::Test {
     ::waitpid(leader_, nullptr, 0);
   }
 
-  void start(const std::string& script) {
+  void start(const std::string& script, WhenStopped then = WhenStopped::Continue) {
     int pair[2];
     ASSERT_EQ(::pipe(pair), 0);
     int master = -1;
@@ -65,10 +73,26 @@ class Terminal : public ::testing::Test {
     if (leader_ == 0) {
       auto variables = installed_.variables();
       for (std::string& one : variables) ::putenv(one.data());
-      be_shell({installed_.path("bin/nvshare"), "run", "--", "sh", "-c", script}, pair[1]);
+      be_shell({installed_.path("bin/nvshare"), "run", "--", "sh", "-c", script}, pair[1], then);
     }
     ::close(pair[1]);
     report_.reset(pair[0]);
+    master_.reset(master);
+  }
+
+  // As `ssh -t HOST nvshare run` and a terminal's window do: no shell is in the session.
+  void start_as_leader(const std::string& script) {
+    int master = -1;
+    leader_ = ::forkpty(&master, nullptr, nullptr, nullptr);
+    ASSERT_GE(leader_, 0);
+    if (leader_ == 0) {
+      auto variables = installed_.variables();
+      for (std::string& one : variables) ::putenv(one.data());
+      const std::string program = installed_.path("bin/nvshare");
+      ::execl(program.c_str(), program.c_str(), "run", "--", "sh", "-c", script.c_str(),
+              static_cast<char*>(nullptr));
+      ::_exit(99);
+    }
     master_.reset(master);
   }
 
@@ -140,23 +164,45 @@ TEST_F(Terminal, StopsAndGoesOnWithTheProgram) {
   EXPECT_TRUE(wait_for("interrupted 1")) << output_;
 }
 
+TEST_F(Terminal, WithoutAShellASuspendStopsNothing) {
+  start_as_leader("exec " NVSHARE_COUNT_INTERRUPTS);
+  ASSERT_TRUE(wait_for("started")) << output_;
+  type(kSuspend);
+  ::poll(nullptr, 0, 200);
+  type(kInterrupt);
+  EXPECT_TRUE(wait_for("interrupted 1", 5s)) << "the program stands: " << output_;
+}
+
+// The kernel hangs up on a stopped job that has lost its shell.
+TEST_F(Terminal, AStoppedJobEndsWhenItsShellIsKilled) {
+  start(
+      "echo pids $$ $PPID $(sed -n s/^PPid:.//p /proc/$PPID/status) end; "
+      "exec " NVSHARE_COUNT_INTERRUPTS,
+      WhenStopped::Leave);
+  ASSERT_TRUE(wait_for("started")) << output_;
+  int program = 0;
+  int keeper = 0;
+  int run = 0;
+  ASSERT_EQ(std::sscanf(output_.c_str(), "pids %d %d %d end", &program, &keeper, &run), 3)
+      << output_;
+  type(kSuspend);
+  const int stopped = next_status();
+  ASSERT_TRUE(WIFSTOPPED(stopped)) << stopped;
+  ::kill(leader_, SIGKILL);
+  ::waitpid(leader_, nullptr, 0);
+  leader_ = -1;
+  for (const int pid : {program, keeper, run}) {
+    const std::string words = "/proc/" + std::to_string(pid) + "/cmdline";
+    EXPECT_TRUE(eventually([&] { return testing::contents(words).empty(); }, 5s)) << pid;
+    ::kill(pid, SIGKILL);
+  }
+}
+
 // As a terminal emulator's window that `nvshare run` was started in: the kernel tells it alone.
 TEST_F(Terminal, AHangUpReachesTheProgramOfASessionLeader) {
   const std::string told = installed_.folder() + "/told";
-  const std::string script =
-      "trap 'echo hung up >" + told + "; exit 0' HUP; echo started; while :; do sleep 0.05; done";
-  int master = -1;
-  leader_ = ::forkpty(&master, nullptr, nullptr, nullptr);
-  ASSERT_GE(leader_, 0);
-  if (leader_ == 0) {
-    auto variables = installed_.variables();
-    for (std::string& one : variables) ::putenv(one.data());
-    const std::string program = installed_.path("bin/nvshare");
-    ::execl(program.c_str(), program.c_str(), "run", "--", "sh", "-c", script.c_str(),
-            static_cast<char*>(nullptr));
-    ::_exit(99);
-  }
-  master_.reset(master);
+  start_as_leader("trap 'echo hung up >" + told +
+                  "; exit 0' HUP; echo started; while :; do sleep 0.05; done");
   ASSERT_TRUE(wait_for("started")) << output_;
   master_.reset();
   EXPECT_TRUE(eventually([&] { return testing::contents(told) == "hung up\n"; }));

@@ -1,5 +1,6 @@
 // Stands in for nvshare-scheduler in the tests of `nvshare run`: answers RunBegin, and writes what
-// it saw into its run directory: "starts" has its process id, "runs" a line for each tenant.
+// it saw into its run directory: "starts" has its process id, "runs" a line for each tenant. The
+// run "placed" gets a GPU.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -60,6 +61,11 @@ void tell_shortage(int connection) {
 std::string backend_in(const wire::RunBegin& begin) {
   if (begin.backend == wire::Backend::Default) return "";
   return " backend " + std::to_string(static_cast<unsigned>(begin.backend));
+}
+
+std::string gpus_in(const wire::RunBegin& begin) {
+  if (begin.choice != wire::GpuChoice::Kept) return "";
+  return " keeps " + std::to_string(begin.gpu_count) + " from " + std::to_string(begin.gpus[0][0]);
 }
 
 std::string name_in(const wire::RunBegin& begin) {
@@ -129,10 +135,14 @@ class Server {
     add_line(directory_ + "/runs",
              name + " " + std::to_string(begin->memory_limit) + " " +
                  std::to_string(begin->core_limit) + " " + std::to_string(begin->priority) +
-                 backend_in(*begin) +
+                 backend_in(*begin) + gpus_in(*begin) +
                  (begin->flags != 0 ? " flags " + std::to_string(begin->flags) : ""));
     auto welcome = wire::make<wire::Welcome>();
     if (name != "of-an-older-scheduler") welcome.flags = begin->flags;
+    if (name == "placed") {
+      welcome.gpu_count = 1;
+      welcome.gpus[0][0] = 7;
+    }
     if (wire::send(connection, &welcome.header, false) != 0) return false;
     if (name == "too-large") tell_shortage(connection);
     return true;
