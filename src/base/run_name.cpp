@@ -12,7 +12,8 @@ bool is_name_letter(char c) {
 }
 
 bool is_schedulers_own(std::string_view name) {
-  return name.starts_with(kUserPrefix) || name.starts_with(kContainerPrefix);
+  return name.starts_with(kUserPrefix) || name.starts_with(kPodPrefix) ||
+         name.starts_with(kContainerPrefix) || name.starts_with(kCgroupPrefix);
 }
 
 Result<void> check_run_name(std::string_view name) {

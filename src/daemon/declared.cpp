@@ -53,6 +53,8 @@ std::string_view name_of(Source source) {
       return "default";
     case Source::Run:
       return "run";
+    case Source::Variable:
+      return "variable";
     case Source::Group:
       return "group";
     case Source::File:
@@ -91,33 +93,51 @@ void Declared::drop_if_empty(const Key& key) {
   if (at != entries_.end() && at->second.says.empty() && !at->second.paused) entries_.erase(at);
 }
 
+// Of a user whose groups could not be asked for, the tightest of all groups hold: without them an
+// answer that fails would lift a limit.
+Declaration Declared::from_groups(std::uint32_t uid) const {
+  auto known = groups_.find(uid);
+  if (known == groups_.end()) known = groups_.emplace(uid, groups_of_(uid)).first;
+  const Groups& groups = known->second;
+  Declaration tightest;
+  for (const auto& [group, table] : tables_.groups) {
+    const bool in_it = !groups || std::ranges::find(*groups, group) != groups->end();
+    if (in_it) tighten(tightest, table.limits);
+  }
+  return tightest;
+}
+
 std::map<Source, Declaration> Declared::from_tables(const TenantName& name) const {
   std::map<Source, Declaration> says;
-  if (name.kind == TenantKind::Container) {
-    const auto own = tables_.containers.find(name.name);
-    if (own != tables_.containers.end()) says[Source::File] = own->second.limits;
+  if (name.kind == TenantKind::Run) return says;
+  if (name.kind != TenantKind::User) {
+    const auto own = tables_.named.find(name.name);
+    if (own != tables_.named.end()) says[Source::File] = own->second.limits;
+    return says;
   }
-  if (name.kind != TenantKind::User) return says;
   const auto own = tables_.users.find(name.uid);
   if (own != tables_.users.end()) says[Source::File] = own->second.limits;
-  // The groups are not asked for without need: the answer may come from the network.
   if (tables_.groups.empty() || !groups_of_) return says;
-  Declaration tightest;
-  for (const std::uint32_t group : groups_of_(name.uid)) {
-    const auto table = tables_.groups.find(group);
-    if (table != tables_.groups.end()) tighten(tightest, table->second.limits);
+  if (const Declaration tightest = from_groups(name.uid); !tightest.empty()) {
+    says[Source::Group] = tightest;
   }
-  if (!tightest.empty()) says[Source::Group] = tightest;
   return says;
 }
 
-std::vector<TenantName> Declared::in_tables() const {
-  std::vector<TenantName> all;
-  for (const auto& [uid, table] : tables_.users) all.push_back(user_tenant(uid));
-  for (const auto& [name, table] : tables_.containers) {
-    all.push_back({TenantKind::Container, name, 0});
+std::vector<TenantName> Declared::all() const {
+  std::map<std::string, TenantName> found;
+  for (const auto& [uid, table] : tables_.users) {
+    const TenantName user = user_tenant(uid);
+    found.emplace(user.name, user);
   }
-  return all;
+  for (const auto& [name, table] : tables_.named) found.emplace(name, *tenant_called(name));
+  for (const auto& [key, entry] : entries_) {
+    if (entry.is.kind != TenantKind::Run && !entry.says.empty())
+      found.emplace(entry.is.name, entry.is);
+  }
+  std::vector<TenantName> names;
+  for (auto& [name, is] : found) names.push_back(std::move(is));
+  return names;
 }
 
 DeclaredLimits Declared::limits_of(const TenantName& name, const core::Limits& defaults,
@@ -173,7 +193,8 @@ std::vector<TenantName> Declared::expire(WallTime now) {
   std::vector<TenantName> gone;
   for (auto at = entries_.begin(); at != entries_.end();) {
     const Entry& entry = (at++)->second;
-    if (entry.is.kind != TenantKind::Container || now - entry.seen < kLasts) continue;
+    const bool lasts = entry.is.kind != TenantKind::Container && entry.is.kind != TenantKind::Pod;
+    if (lasts || now - entry.seen < kLasts) continue;
     gone.push_back(entry.is);
     forget(gone.back());
   }

@@ -17,8 +17,8 @@
 namespace nvshare::daemon {
 
 // Where a limit comes from. A later source goes before an earlier one.
-enum class Source { Default, Run, Group, File, Annotation, Limit };
-// "default", "run", "group", "file", "annotation", "limit".
+enum class Source { Default, Run, Variable, Group, File, Annotation, Limit };
+// "default", "run", "variable", "group", "file", "annotation", "limit".
 std::string_view name_of(Source source);
 
 // The source of each limit.
@@ -60,8 +60,9 @@ struct LiveTenant {
 
 class Declared {
  public:
-  // The numbers of the groups that a user is in.
-  using GroupsOf = std::function<std::vector<std::uint32_t>(std::uint32_t uid)>;
+  // The numbers of the groups that a user is in. Nothing when that could not be asked.
+  using Groups = std::optional<std::vector<std::uint32_t>>;
+  using GroupsOf = std::function<Groups(std::uint32_t uid)>;
 
   Declared() = default;
   Declared(LimitTables tables, GroupsOf groups_of)
@@ -71,14 +72,19 @@ class Declared {
   DeclaredLimits limits_of(const TenantName& name, const core::Limits& defaults,
                            const Declaration& asked = {}) const;
 
+  // The tenant begins: the groups of a user are asked for once more. At other times the last answer
+  // counts, because an answer may come from the network.
+  void begins(const TenantName& name) { groups_.erase(name.uid); }
+
   // A source says something about a tenant, which need not be there yet. `limits` goes over what
   // the source has said before, value by value. Only Annotation and Limit are told this way.
   void declare(const TenantName& name, Source source, const Declaration& limits, WallTime now);
   // The source says nothing any more. False: it had said nothing.
   bool withdraw(const TenantName& name, Source source);
 
-  // The users and containers that have a table of their own, whether they are there or not.
-  std::vector<TenantName> in_tables() const;
+  // All that have a table of their own, or were limited, and are no runs; whether they are there or
+  // not.
+  std::vector<TenantName> all() const;
 
   void set_paused(const TenantName& name, bool paused, WallTime now);
   bool paused(const TenantName& name) const;
@@ -89,7 +95,7 @@ class Declared {
   bool saw(const TenantName& name, WallTime now);
   // Forgets all that was told of the tenant; not the tables.
   void forget(const TenantName& name);
-  // Forgets containers that have had no process for kLasts, and answers with their names.
+  // Forgets pods and containers that have had no process for kLasts, and answers with their names.
   std::vector<TenantName> expire(WallTime now);
 
   // The changes of people, for the state file.
@@ -112,9 +118,11 @@ class Declared {
   Entry& entry_of(const TenantName& name, WallTime now);
   void drop_if_empty(const Key& key);
   std::map<Source, Declaration> from_tables(const TenantName& name) const;
+  Declaration from_groups(std::uint32_t uid) const;
 
   LimitTables tables_;
   GroupsOf groups_of_;
+  mutable std::map<std::uint32_t, Groups> groups_;  // as they were answered
   std::map<Key, Entry> entries_;
 };
 

@@ -14,15 +14,15 @@ LimitTables tables() {
   all.users[1000] = {"alice", {40, {}, {}}};
   all.groups[7] = {"students", {20, gib(4), {}}};
   all.groups[8] = {"guests", {30, gib(2), -1}};
-  all.containers["container-3f2a"] = {"3f2a", {{}, gib(1), {}}};
+  all.named["container-3f2a"] = {"3f2a", {{}, gib(1), {}}};
   return all;
 }
 
 Declared declared() {
-  return {tables(), [](std::uint32_t uid) -> std::vector<std::uint32_t> {
-            if (uid == 1000) return {7};
-            if (uid == 1001) return {7, 8, 9};
-            return {9};
+  return {tables(), [](std::uint32_t uid) -> Declared::Groups {
+            if (uid == 1000) return {{7}};
+            if (uid == 1001) return {{7, 8, 9}};
+            return {{9}};
           }};
 }
 
@@ -160,6 +160,36 @@ TEST(Declared, EverySourceHasAName) {
   EXPECT_EQ(name_of(Source::File), "file");
   EXPECT_EQ(name_of(Source::Annotation), "annotation");
   EXPECT_EQ(name_of(Source::Limit), "limit");
+}
+
+TEST(Declared, GroupsAreAskedForOnceForEachBeginning) {
+  int asked = 0;
+  Declared all(tables(), [&](std::uint32_t) -> Declared::Groups {
+    ++asked;
+    return {{7}};
+  });
+  const TenantName bob{TenantKind::User, "user-1001", 1001};
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(all.limits_of(bob, defaults()).limits.core_percent, 20);
+  EXPECT_EQ(asked, 1);
+  all.begins(bob);
+  EXPECT_EQ(all.limits_of(bob, defaults()).limits.core_percent, 20);
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(Declared, AnAnswerThatFailsLiftsNoLimit) {
+  Declared all(tables(), [](std::uint32_t) -> Declared::Groups { return std::nullopt; });
+  const TenantName bob{TenantKind::User, "user-1001", 1001};
+  EXPECT_EQ(all.limits_of(bob, defaults()).limits, (Limits{20, gib(2), -1})) << "of all groups";
+}
+
+TEST(Declared, APodThatNeverComesIsForgotten) {
+  Declared all;
+  const TenantName pod{TenantKind::Pod, "pod-0b1d2c3a-1111-2222-3333-444455556666", 0};
+  all.declare(pod, Source::Limit, {30, {}, {}}, 1000);
+  EXPECT_EQ(all.all().size(), 1u);
+  EXPECT_TRUE(all.expire(1000 + Declared::kLasts - 1).empty());
+  EXPECT_EQ(all.expire(1000 + Declared::kLasts).size(), 1u);
+  EXPECT_TRUE(all.all().empty());
 }
 
 }  // namespace

@@ -31,8 +31,12 @@ void Kept::restore(State state, const std::string& boot, const Lives& lives) {
 
 DeclaredLimits Kept::limits_of(const TenantName& name, const core::Limits& defaults) const {
   if (name.kind != TenantKind::Run) return declared_.limits_of(name, defaults);
-  const auto asked = asked_by(name);
-  return declared_.limits_of(name, defaults, asked ? declare_all(*asked) : Declaration{});
+  const KeptRun* run = find_run(name);
+  DeclaredLimits all = declared_.limits_of(
+      name, defaults, run != nullptr ? declare_all(run->limits) : Declaration{});
+  const bool by_variable = run != nullptr && (run->flags & wire::kMemoryOfVariable) != 0;
+  if (by_variable && all.from.memory == Source::Run) all.from.memory = Source::Variable;
+  return all;
 }
 
 // --- what people change ------------------------------------------------------------------------
@@ -92,11 +96,16 @@ void Kept::forget_run(const TenantName& name) {
   if (known > 0 && problem_.empty()) next_write_ = std::min(next_write_, written_ + kSoon);
 }
 
-std::optional<core::Limits> Kept::asked_by(const TenantName& run) const {
+const KeptRun* Kept::find_run(const TenantName& name) const {
   for (const KeptRun& one : runs_) {
-    if (one.name == run.name && one.uid == run.uid) return one.limits;
+    if (one.name == name.name && one.uid == name.uid) return &one;
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::optional<core::Limits> Kept::asked_by(const TenantName& run) const {
+  const KeptRun* found = find_run(run);
+  return found == nullptr ? std::nullopt : std::optional(found->limits);
 }
 
 void Kept::run_asks(const TenantName& run, const core::Limits& limits) {

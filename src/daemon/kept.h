@@ -33,7 +33,10 @@ class Kept {
   DeclaredLimits limits_of(const TenantName& name, const core::Limits& defaults) const;
   bool paused(const TenantName& name) const { return declared_.paused(name); }
   bool limited_live(const TenantName& name) const { return declared_.limited_live(name); }
-  std::vector<TenantName> in_tables() const { return declared_.in_tables(); }
+  // The users, pods, containers and cgroups with declared limits, whether they are there or not.
+  std::vector<TenantName> declared() const { return declared_.all(); }
+  // A tenant that is no run begins.
+  void begins(const TenantName& name) { declared_.begins(name); }
   // The tenants that people have changed.
   std::vector<LiveTenant> live() const { return declared_.live(); }
 
@@ -84,6 +87,7 @@ class Kept {
   static constexpr Duration kAgainAfter = 1s;  // a failed write
 
  private:
+  const KeptRun* find_run(const TenantName& name) const;
   bool write(Durable durable);
 
   Log& log_;

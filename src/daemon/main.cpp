@@ -108,6 +108,22 @@ Result<Loaded> load(const config::Arguments& arguments) {
   return loaded;
 }
 
+// What tells whose a process is. Of a private scheduler all programs are one user's.
+Ownership ownership_of(const Settings& settings, bool is_private) {
+  Ownership ownership;
+  ownership.cgroups = settings.tables.cgroups();
+  if (is_private) return ownership;
+  const auto users = std::make_shared<SubordinateUsers>(system_names().user);
+  ownership.user_of = [users](std::uint32_t uid) { return users->user_of(uid); };
+  const auto mounts = read_file("/proc/self/mountinfo");
+  if (const auto groups = mounts ? RunGroups::find(*mounts) : std::nullopt) {
+    ownership.is_of_a_user = [groups](const std::string& group) {
+      return groups->is_of_a_user(group);
+    };
+  }
+  return ownership;
+}
+
 // --- the scheduler -----------------------------------------------------------------------------
 
 // All of it, in the order in which it depends on each other.
@@ -118,6 +134,7 @@ class Scheduler {
         settings_(std::move(settings)),
         reactor_(std::move(reactor)),
         log_(settings_.log_level, write_to(STDERR_FILENO)),
+        processes_("/proc", ownership_of(settings_, options.is_private)),
         state_file_(settings_.state_path()),
         kept_(
             log_, Declared(settings_.tables, groups_of_user),
@@ -238,6 +255,10 @@ void Scheduler::restore_state() {
                {{"reason", problem},
                 {"effect", found.any ? "the one before is used" : "a start without state"}});
   }
+  if (found.state.left_out > 0) {
+    log_.error("state_left_out", {{"records", found.state.left_out},
+                                  {"effect", "these changes are lost, all others are kept"}});
+  }
   kept_.restore(std::move(found.state), boot_id(),
                 [this](const KeptRun& run) { return programs_.has_processes(run); });
   changes_.restore(reactor_.now());
@@ -311,7 +332,9 @@ std::optional<Time> Scheduler::end_when_alone(Time now) {
 Time Scheduler::give_way(const std::string& directory, Time now) {
   if (now < next_knock_ || gave_way_) return next_knock_;
   next_knock_ = now + kKnockPeriod;
-  if (!answers_in(directory)) return next_knock_;
+  if (broker_.gpus().empty() || !answers_in(directory, broker_.gpus().begin()->second.uuid)) {
+    return next_knock_;
+  }
   if (const auto linked = link_sockets(settings_.run_directory, directory); !linked) {
     log_.error("cannot_give_way", {{"to", directory}, {"reason", linked.error().message}});
     return next_knock_;

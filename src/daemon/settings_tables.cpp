@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/run_name.h"
 #include "config/exact_text.h"
@@ -40,22 +41,19 @@ Result<std::uint32_t> number_of(const std::string& key, std::string_view what,
   return *number;
 }
 
-// The tenant of a container, which the file gives by its id, the first letters of that, or its name
-// under LXC. A text that is nearly an id is refused, because no container would have these limits.
-Result<std::string> name_of_container(const std::string& key) {
-  const std::string id =
-      key.starts_with(kContainerPrefix) ? key.substr(kContainerPrefix.size()) : key;
-  if (id.empty()) return Error{"the container's id is missing"};
-  const bool only_hex = id.find_first_not_of("0123456789abcdefABCDEF") == id.npos;
-  const bool looks_like_id = (only_hex && id.size() >= kShownIdLength) || id.size() == kIdLength;
-  const bool is_short = id.size() == kShownIdLength && is_hex(id);
-  if (looks_like_id && !is_short && !is_container_id(id)) {
-    return Error{fmt::format(
-        "is no container's id: that has {} letters of 0-9 and a-f; its first {} will do", kIdLength,
-        kShownIdLength)};
-  }
-  return container_tenant(id).name;
-}
+// The kinds that a table names by more than a number.
+struct NamedKind {
+  std::string_view key;
+  std::string_view prefix;  // of the tenants' names
+  Result<TenantName> (*named)(const std::string& text);
+  std::string_view same_because;
+};
+constexpr std::array<NamedKind, 3> kNamedKinds{
+    {{"pods", kPodPrefix, &pod_named, ""},
+     {"containers", kContainerPrefix, &container_named,
+      ": of an id only the first 12 letters count"},
+     {"cgroups", kCgroupPrefix, &cgroup_named,
+      ": both have the same tenant, whose name is the path with '-' for '/'"}}};
 
 // The tables below one key of the file, such as `users`.
 template <typename Number, typename NumberOf>
@@ -81,16 +79,13 @@ void read_kind(config::TableReader& file, config::Problems& problems, std::strin
   }
 }
 
-template <typename Tables>
-void print_kind(std::string& text, std::string_view kind, const Tables& tables) {
-  for (const auto& [number, table] : tables) {
-    text += fmt::format("\n[{}.{}]\n", kind, toml_text(table.key));
-    if (table.limits.cores) text += fmt::format("cores = {}\n", *table.limits.cores);
-    if (table.limits.memory) {
-      text += fmt::format("memory = \"{}\"\n", config::exact_text(*table.limits.memory));
-    }
-    if (table.limits.priority) text += fmt::format("priority = {}\n", *table.limits.priority);
+void print_table(std::string& text, std::string_view kind, const LimitTable& table) {
+  text += fmt::format("\n[{}.{}]\n", kind, toml_text(table.key));
+  if (table.limits.cores) text += fmt::format("cores = {}\n", *table.limits.cores);
+  if (table.limits.memory) {
+    text += fmt::format("memory = \"{}\"\n", config::exact_text(*table.limits.memory));
   }
+  if (table.limits.priority) text += fmt::format("priority = {}\n", *table.limits.priority);
 }
 
 }  // namespace
@@ -117,16 +112,36 @@ LimitTables read_limit_tables(config::TableReader& file, config::Problems& probl
   read_kind(
       file, problems, "groups",
       [&](const std::string& key) { return number_of(key, "group", lookup.group); }, tables.groups);
-  read_kind(file, problems, "containers", &name_of_container, tables.containers,
-            ": of an id only the first 12 letters count");
+  for (const NamedKind& kind : kNamedKinds) {
+    read_kind(
+        file, problems, kind.key,
+        [&](const std::string& key) -> Result<std::string> {
+          const auto tenant = kind.named(key);
+          if (!tenant) return tenant.error();
+          return tenant->name;
+        },
+        tables.named, kind.same_because);
+  }
   return tables;
+}
+
+std::vector<std::string> LimitTables::cgroups() const {
+  std::vector<std::string> paths;
+  for (const auto& [name, table] : named) {
+    if (name.starts_with(kCgroupPrefix)) paths.push_back(table.key);
+  }
+  return paths;
 }
 
 std::string to_file(const LimitTables& tables) {
   std::string text;
-  print_kind(text, "users", tables.users);
-  print_kind(text, "groups", tables.groups);
-  print_kind(text, "containers", tables.containers);
+  for (const auto& [number, table] : tables.users) print_table(text, "users", table);
+  for (const auto& [number, table] : tables.groups) print_table(text, "groups", table);
+  for (const NamedKind& kind : kNamedKinds) {
+    for (const auto& [name, table] : tables.named) {
+      if (name.starts_with(kind.prefix)) print_table(text, kind.key, table);
+    }
+  }
   return text;
 }
 

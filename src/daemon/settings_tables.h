@@ -6,11 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/units.h"
 #include "config/reader.h"
 
-// The tables of scheduler.toml with limits of users, groups and containers.
+// The tables of scheduler.toml with limits of users, groups, pods, containers and cgroups.
 namespace nvshare::daemon {
 
 // Limits that one source says. A limit that is absent is left to the next source.
@@ -24,16 +25,19 @@ struct Declaration {
 };
 
 struct LimitTable {
-  std::string key;  // as the file has it: a name or a number
+  std::string key;  // as the file has it: a name, a number, an id or a path
   Declaration limits;
 
   friend bool operator==(const LimitTable&, const LimitTable&) = default;
 };
 
 struct LimitTables {
-  std::map<std::uint32_t, LimitTable> users;     // by number
-  std::map<std::uint32_t, LimitTable> groups;    // by number
-  std::map<std::string, LimitTable> containers;  // by the tenant's name
+  std::map<std::uint32_t, LimitTable> users;   // by number
+  std::map<std::uint32_t, LimitTable> groups;  // by number
+  std::map<std::string, LimitTable> named;     // pods, containers and cgroups, by the tenant's name
+
+  // The paths of the declared cgroups.
+  std::vector<std::string> cgroups() const;
 
   friend bool operator==(const LimitTables&, const LimitTables&) = default;
 };
@@ -46,7 +50,8 @@ struct NameLookup {
   Find group;
 };
 
-// Reads `users`, `groups` and `containers` of the file; problems go to the reader's.
+// Reads `users`, `groups`, `pods`, `containers` and `cgroups` of the file; problems go to the
+// reader's.
 LimitTables read_limit_tables(config::TableReader& file, config::Problems& problems,
                               const NameLookup& lookup);
 // As read_limit_tables() takes them.

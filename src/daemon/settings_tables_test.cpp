@@ -35,6 +35,10 @@ cores = 20
 memory = "4Gi"
 [containers."my box"]
 memory = "0"
+[pods."0b1d2c3a-1111-2222-3333-444455556666"]
+cores = 30
+[cgroups."/system.slice/jupyter.service"]
+cores = 60
 )";
 
 TEST(LimitTables, AreReadByNameAndByNumber) {
@@ -45,13 +49,16 @@ TEST(LimitTables, AreReadByNameAndByNumber) {
   EXPECT_EQ(tables.users.at(1000).limits, (Declaration{40, gib(8), 2}));
   EXPECT_EQ(tables.users.at(0).limits, (Declaration{100, {}, {}}));
   EXPECT_EQ(tables.groups.at(70).limits, (Declaration{20, {}, {}}));
-  EXPECT_EQ(tables.containers.at("container-3f2a3f2a3f2a").limits, (Declaration{{}, gib(4), {}}));
-  EXPECT_EQ(tables.containers.at("container-my_box").limits, (Declaration{{}, Bytes{0}, {}}));
+  EXPECT_EQ(tables.named.at("container-3f2a3f2a3f2a").limits, (Declaration{{}, gib(4), {}}));
+  EXPECT_EQ(tables.named.at("container-my_box").limits, (Declaration{{}, Bytes{0}, {}}));
+  EXPECT_EQ(tables.named.at("pod-0b1d2c3a-1111-2222-3333-444455556666").limits,
+            (Declaration{30, {}, {}}));
+  EXPECT_EQ(tables.cgroups(), std::vector<std::string>{"/system.slice/jupyter.service"});
 }
 
 TEST(LimitTables, WhatIsPrintedIsRead) {
   Settings settings = load(kAll).settings;
-  settings.tables.containers["container-a_b___"] = {"a\"b\\\n\x7f", {1, {}, {}}};
+  settings.tables.named["container-a_b___"] = {"a\"b\\\n\x7f", {1, {}, {}}};
   const Loaded again = load(to_file(settings));
   ASSERT_TRUE(again.problems.empty()) << again.problems.front();
   EXPECT_EQ(again.settings.tables, settings.tables);

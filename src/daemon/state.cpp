@@ -100,16 +100,25 @@ class Reader {
     if (!good_ || object_.find(key) == object_.end()) return std::nullopt;
     return number<T>(key, low, high);
   }
-  // Calls `read` for each item of a list.
-  template <typename Read>
-  void each(const char* key, Read read) {
+  // Adds to `all` what `read` makes of each item of a list. Answers how many made no sense.
+  template <typename Record, typename Read>
+  int each(const char* key, std::vector<Record>& all, Read read) {
     const json* list = find(key);
-    if (list == nullptr || !list->is_array() || list->size() > kMostRecords) return fail();
+    if (list == nullptr || !list->is_array() || list->size() > kMostRecords) {
+      fail();
+      return 0;
+    }
+    int left_out = 0;
     for (const json& item : *list) {
       Reader one(item);
-      read(one);
-      if (!one.good()) return fail();
+      Record record = read(one);
+      if (one.good()) {
+        all.push_back(std::move(record));
+      } else {
+        ++left_out;
+      }
     }
+    return left_out;
   }
 
  private:
@@ -148,7 +157,8 @@ Declaration read_declaration(Reader& reader) {
 }
 
 std::optional<TenantKind> kind_by_name(std::string_view name) {
-  for (const TenantKind kind : {TenantKind::Run, TenantKind::Container, TenantKind::User}) {
+  for (const TenantKind kind : {TenantKind::Run, TenantKind::Container, TenantKind::User,
+                                TenantKind::Pod, TenantKind::Cgroup}) {
     if (name_of(kind) == name) return kind;
   }
   return std::nullopt;
@@ -188,14 +198,21 @@ KeptRun read_run(Reader& reader) {
   return run;
 }
 
-void read_settings(Reader& reader, std::map<std::string, std::string>& settings) {
+// Answers how many of them made no sense.
+int read_settings(Reader& reader, std::map<std::string, std::string>& settings) {
   const json* found = reader.find("settings");
-  if (found == nullptr || !found->is_object() || found->size() > kMostRecords) return reader.fail();
-  for (const auto& [name, value] : found->items()) {
-    if (!value.is_string()) return reader.fail();
-    settings[name] = value.get<std::string>();
-    if (name.size() > kLongestText || settings[name].size() > kLongestText) return reader.fail();
+  if (found == nullptr || !found->is_object() || found->size() > kMostRecords) {
+    reader.fail();
+    return 0;
   }
+  int left_out = 0;
+  for (const auto& [name, value] : found->items()) {
+    const bool good = value.is_string() && name.size() <= kLongestText &&
+                      value.get_ref<const std::string&>().size() <= kLongestText;
+    if (good) settings[name] = value.get<std::string>();
+    left_out += !good;
+  }
+  return left_out;
 }
 
 // A number at the front of `text`, which is then behind it and behind the letter that ends it.
@@ -256,9 +273,9 @@ Result<State> parse_state(std::string_view text) {
   State state;
   state.boot = reader.text("boot");
   state.scheduling = reader.boolean("scheduling");
-  read_settings(reader, state.settings);
-  reader.each("tenants", [&](Reader& one) { state.tenants.push_back(read_tenant(one)); });
-  reader.each("runs", [&](Reader& one) { state.runs.push_back(read_run(one)); });
+  state.left_out = read_settings(reader, state.settings);
+  state.left_out += reader.each("tenants", state.tenants, read_tenant) +
+                    reader.each("runs", state.runs, read_run);
   if (!reader.good()) return Error{"has values that make no sense"};
   return state;
 }

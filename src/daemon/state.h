@@ -34,6 +34,7 @@ struct State {
   std::map<std::string, std::string> settings{};  // changed with `nvshare config`
   std::vector<LiveTenant> tenants{};
   std::vector<KeptRun> runs{};  // a part comes after its parent
+  int left_out = 0;             // records that made no sense, of a file that was read
 
   friend bool operator==(const State&, const State&) = default;
 };
@@ -43,7 +44,8 @@ inline constexpr std::size_t kLongestState = 16 << 20;
 
 // The whole file.
 std::string to_text(const State& state);
-// What to_text() has made; an error for any other text, a part of one and a later version.
+// What to_text() has made; an error for any other text, a part of one and a later version. A record
+// that makes no sense is left out, because the others are changes of other people.
 Result<State> parse_state(std::string_view text);
 
 // A file with this body and the right first line, whatever the body is.

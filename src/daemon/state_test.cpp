@@ -61,13 +61,14 @@ TEST(State, ALaterVersionIsNotGuessedAt) {
   EXPECT_EQ(read.error().message, "is of version 2, which this scheduler does not know");
 }
 
-TEST(State, ValuesThatMakeNoSenseAreNoState) {
+TEST(State, ARecordThatMakesNoSenseIsLeftOutAlone) {
   const std::string good =
       R"({"boot":"","scheduling":true,"settings":{},"tenants":[{"kind":"user","name":"user-1",)"
       R"("uid":1,"limits":{"cores":5},"paused":false,"seen":1}],"runs":[{"name":"a","uid":1,)"
       R"("pid":7,"started":8,"parent":"","cgroup":"","limits":{"cores":1,"memory":0,)"
       R"("priority":0},"backend":0,"flags":0}],"news":[1]})";
-  ASSERT_TRUE(parse_state(sealed(good))) << "a key that is not known is passed over";
+  const auto whole = parse_state(sealed(good));
+  ASSERT_TRUE(whole) << "a key that is not known is passed over";
   const std::vector<std::pair<std::string, std::string>> wrong{
       {"\"cores\":5", "\"cores\":0"},
       {"\"cores\":5", "\"cores\":101"},
@@ -76,7 +77,7 @@ TEST(State, ValuesThatMakeNoSenseAreNoState) {
       {"\"cores\":5", "\"cores\":-1e300"},
       {"\"cores\":5", "\"priority\":11"},
       {"\"cores\":5", "\"memory\":-1"},
-      {"\"kind\":\"user\"", "\"kind\":\"pod\""},
+      {"\"kind\":\"user\"", "\"kind\":\"planet\""},
       {"\"user-1\"", "\"\""},
       {"\"uid\":1", "\"uid\":-1"},
       {"\"uid\":1", "\"uid\":4294967296"},
@@ -87,17 +88,34 @@ TEST(State, ValuesThatMakeNoSenseAreNoState) {
       {"\"started\":8", "\"stated\":8"},
       {"\"memory\":0,", ""},
       {"\"backend\":0", "\"backend\":99"},
-      {"\"settings\":{}", "\"settings\":[]"},
       {"\"settings\":{}", "\"settings\":{\"turn\":5}"},
       {"\"runs\":[", "\"runs\":[5,"},
-      {"\"scheduling\":true,", ""},
-      {"{\"boot\"", "[{\"boot\""},
   };
-  for (const auto& [from, to] : wrong) {
+  const auto changed = [&](const std::string& from, const std::string& to) {
     std::string bad = good;
     bad.replace(bad.find(from), from.size(), to);
-    EXPECT_FALSE(parse_state(sealed(bad))) << to;
+    return parse_state(sealed(bad));
+  };
+  for (const auto& [from, to] : wrong) {
+    const auto read = changed(from, to);
+    ASSERT_TRUE(read) << to;
+    EXPECT_EQ(read->left_out, 1) << to;
+    const bool others = read->tenants == whole->tenants || read->runs == whole->runs;
+    EXPECT_TRUE(others) << to;
   }
+  EXPECT_FALSE(changed("\"settings\":{}", "\"settings\":[]"));
+  EXPECT_FALSE(changed("\"scheduling\":true,", ""));
+  EXPECT_FALSE(changed("{\"boot\"", "[{\"boot\""));
+}
+
+// A process may have any bytes in the path of its cgroup.
+TEST(State, ATextThatIsTooLongHarmsNoOther) {
+  State state = sample();
+  state.runs.front().cgroup = std::string(5000, '\xff');
+  const auto read = parse_state(to_text(state));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->left_out, 1);
+  EXPECT_EQ(read->tenants, sample().tenants);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace nvshare::wire {
 // Ends talk when their major versions are equal. A newer minor version only appends fields and
 // types: a packet may be longer than the structure known here, and unknown types are passed over.
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 7;
+inline constexpr uint16_t kMinor = 8;
 // From this one on a program may be told to wait for memory that cannot move.
 inline constexpr uint16_t kMinorPinnedWaits = 1;
 // From this one on the scheduler brings programs together that share memory (IpcOpen).
@@ -118,6 +118,9 @@ struct Hello {
 
 // Of a RunBegin; those that are not known are passed over. A Welcome has those that were taken.
 inline constexpr uint32_t kOversubscribeSelf = 1;  // its programs may have more than their GPU
+// Its memory limit is NVSHARE_GPU_MEMORY_LIMIT, and not --mem. It asks for no more than the levels
+// above allow, because the variable can only lower a limit.
+inline constexpr uint32_t kMemoryOfVariable = 2;
 
 // GPUs that a run names or is placed on, at most.
 inline constexpr size_t kMostRunGpus = 16;
@@ -236,12 +239,16 @@ struct Welcome {
   char placement[96];  // why these, as far as there is room
 };
 
+// Of a Refused: the scheduler will never take this process, so waiting is of no use. Without the
+// flag the process asks again, because a place may become free.
+inline constexpr uint32_t kRefusedForGood = 1;
+
 struct Refused {
   static constexpr Type kType = Type::Refused;
   Header header;
   uint16_t major;
   uint16_t minor;
-  uint32_t reserved;
+  uint32_t flags;  // 0 before minor version 8
   char reason[160];
 };
 

@@ -25,9 +25,15 @@ void warn_if_not_kept(std::string_view command, const std::string& json, Streams
 }
 
 // Asks for a change of a tenant, and prints what it is then.
-int change_tenant(std::string_view command, const std::string& request, Streams streams) {
+int change_tenant(std::string_view command, const std::string& name, const std::string& request,
+                  Streams streams) {
   const Asked asked = ask_scheduler(command, request, streams);
   if (!asked.json) return asked.code;
+  if (const auto absent = read_why(*asked.json); absent && absent->declared) {
+    streams.out << why_text(name, *absent);
+    warn_if_not_kept(command, *asked.json, streams);
+    return kGood;
+  }
   const auto tenant = read_tenant(*asked.json);
   if (!tenant) return complain(command, tenant.error().message, kFailed, streams);
   streams.out << tenant_line(*tenant);
@@ -47,15 +53,18 @@ int run_limit(const Arguments& arguments, Streams streams) {
   if (!wrong.empty()) {
     return complain("limit", join({wrong.begin(), wrong.end()}, "; "), kBadInput, streams);
   }
-  return change_tenant("limit", reset ? reset_request(name) : limit_request(name, wish), streams);
+  return change_tenant("limit", name, reset ? reset_request(name) : limit_request(name, wish),
+                       streams);
 }
 
 int run_pause(const Arguments& arguments, Streams streams) {
-  return change_tenant("pause", pause_request(arguments.positionals()[0], true), streams);
+  const std::string& name = arguments.positionals()[0];
+  return change_tenant("pause", name, pause_request(name, true), streams);
 }
 
 int run_resume(const Arguments& arguments, Streams streams) {
-  return change_tenant("resume", pause_request(arguments.positionals()[0], false), streams);
+  const std::string& name = arguments.positionals()[0];
+  return change_tenant("resume", name, pause_request(name, false), streams);
 }
 
 int run_why(const Arguments& arguments, Streams streams) {
@@ -138,7 +147,7 @@ int run_config(const Arguments& arguments, Streams streams) {
 Command limit_command() {
   CommandSpec spec;
   spec.name = "limit";
-  spec.summary = "Change what a program, a user or a container may have";
+  spec.summary = "Change what a program, a user, a container or a pod may have";
   spec.positionals = {kName};
   spec.options = limit_options();
   spec.options.push_back(
@@ -146,8 +155,10 @@ Command limit_command() {
   spec.more =
       "Takes effect at once; what is not given stays as it is. It outlasts a restart of the\n"
       "scheduler. The limits of a user hold for all its runs together, and can be set before\n"
-      "the first comes: NAME may be user-1000, or the user's name. A run has no limit above its\n"
-      "user's, nor above that of the run around it.\n\n"
+      "the first comes: NAME may be user-1000, or the user's name. So can those of a container\n"
+      "(container-3f2a9c01d4e7) and of a pod (pod-UID); they are forgotten after 24 hours without\n"
+      "a process. A run has no limit above its user's, nor above that of the run around it. Where\n"
+      "a run has a user's name, user-1000/alice is the run.\n\n"
       "examples:\n"
       "  nvshare limit train --cores 60\n"
       "  nvshare limit train --mem 8Gi --priority 2\n"

@@ -68,6 +68,19 @@ TEST(ControlCommands, AChangeThatIsNotKeptIsDoneAndToldSo) {
       << outcome.err;
 }
 
+TEST(ControlCommands, ALimitOfAContainerThatHasNotComeIsTold) {
+  ControlServer server(
+      always(R"({"ok":true,"kept":true,"processes":[],"declared":true,"expires":86400,"limits":)"
+             R"({"cores":40,"memory":null,"priority":0},"limits_from":{"cores":"limit",)"
+             R"("memory":"default","priority":"default"}})"));
+  const Outcome outcome = run({"limit", "container-web", "--cores", "40"});
+  EXPECT_EQ(outcome.code, kGood);
+  EXPECT_EQ(outcome.out,
+            "container-web is declared, and has no process now\n"
+            "limits: cores 40% (limit), memory without limit (default), priority 0 (default)\n"
+            "forgotten after 24 hours without a process\n");
+}
+
 TEST(ControlCommands, WhyTellsWhereTheLimitsComeFrom) {
   ControlServer server(
       always(R"({"ok":true,"processes":[],"limits":{"cores":40,"memory":null,"priority":-1},)"

@@ -231,6 +231,7 @@ Result<WhyInfo> read_why(const std::string& json) {
   WhyInfo why;
   why.processes = list(*answer, "processes", why_of);
   why.declared = flag(*answer, "declared", false);
+  if (const long expires = whole(*answer, "expires"); expires > 0) why.expires = expires;
   if (const Json* placed = find(*answer, "placed")) why.placed = text(*placed, "text");
   const Json* limits = find(*answer, "limits");
   const Json* from = find(*answer, "limits_from");

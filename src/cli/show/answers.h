@@ -132,7 +132,8 @@ struct WhyInfo {
   std::vector<WhyProcess> processes;
   std::optional<ArenaInfo> arena;  // where it is a part of the answer
   std::optional<LimitsInfo> limits{};
-  bool declared = false;  // it is not there, and has limits all the same
+  bool declared = false;          // it is not there, and has limits all the same
+  std::optional<long> expires{};  // seconds without a process after which these are forgotten
 };
 
 struct TracePart {

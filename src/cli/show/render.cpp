@@ -158,15 +158,15 @@ Branch branch_of(const TenantInfo& tenant, const std::vector<TenantInfo>& all, i
   return branch;
 }
 
-// A user or container with nothing to tell: no processes of its own, no limits, plain runs at most.
+// A tenant that is no run, with nothing to tell: no processes of its own, no limits, plain runs at
+// most.
 bool is_plain(const Branch& branch, bool is_private) {
   const TenantInfo& tenant = branch.tenant;
   const bool limited = tenant.cores < 100 || tenant.memory ||
                        (tenant.priority != 0 && !(is_private && tenant.priority == 10));
   const bool deep = std::any_of(branch.parts.begin(), branch.parts.end(),
                                 [](const Branch& one) { return !one.parts.empty(); });
-  return (tenant.kind == "user" || tenant.kind == "container") && !branch.has_own && !limited &&
-         !tenant.paused && !deep;
+  return tenant.kind != "run" && !branch.has_own && !limited && !tenant.paused && !deep;
 }
 
 struct Line {
@@ -336,7 +336,10 @@ std::string why_text(const std::string& name, const WhyInfo& why) {
   }
   if (why.declared) {
     return text + fmt::format("{} is declared, and has no process now\n", short_text(name, 64)) +
-           limits;
+           limits +
+           (why.expires
+                ? fmt::format("forgotten after {} hours without a process\n", *why.expires / 3600)
+                : "");
   }
   if (why.processes.empty()) {
     return text + fmt::format("{} has no process on a GPU\n", short_text(name, 64)) + limits;

@@ -48,10 +48,11 @@ class Broker : private Follower {
                     std::optional<Overhead> overhead, Time now);
 
   // --- tenants
-  // The tenant of that name and kind; made with these limits when there is none. An error when
-  // there are too many.
-  Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now) {
-    return tenants_.tenant_for(name, limits, now);
+  // The tenant of that name and kind, as a part of `parent`; made with these limits when there is
+  // none. An error when there are too many.
+  Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now,
+                              std::optional<TenantId> parent = std::nullopt) {
+    return tenants_.tenant_for(name, limits, now, parent);
   }
   // `nvshare run` makes a tenant, as a part of `parent`, and keeps it. The same user takes over a
   // run of this name that has lost its keeper; these limits hold then. An error when the name

@@ -10,6 +10,10 @@ std::string_view name_of(TenantKind kind) {
       return "container";
     case TenantKind::User:
       return "user";
+    case TenantKind::Pod:
+      return "pod";
+    case TenantKind::Cgroup:
+      return "cgroup";
   }
   return "?";
 }

@@ -23,7 +23,7 @@ using core::ClientId;
 using core::GpuId;
 using core::TenantId;
 
-enum class TenantKind { Run, Container, User };
+enum class TenantKind { Run, Container, User, Pod, Cgroup };
 std::string_view name_of(TenantKind kind);
 
 // A text field of a message, as far as it is printable.

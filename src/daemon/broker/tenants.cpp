@@ -13,10 +13,8 @@ constexpr Duration kShareOver = 4s;
 }  // namespace
 
 const TenantRecord* Tenants::find_tenant(std::string_view name) const {
-  for (const auto& [id, tenant] : tenants_) {
-    if (tenant.is.name == name) return &tenant;
-  }
-  return nullptr;
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : &tenants_.at(at->second);
 }
 
 Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits& limits,
@@ -28,6 +26,7 @@ Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits&
   const auto added = step(core::TenantAdded{id, name.name, limits, parent}, now);
   if (!added) return added.error();
   ++next_tenant_;
+  by_name_.emplace(name.name, id);
   TenantRecord& tenant = tenants_[id];
   tenant.id = id;
   tenant.is = name;
@@ -45,12 +44,13 @@ Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits&
   return id;
 }
 
-Result<TenantId> Tenants::tenant_for(const TenantName& name, const core::Limits& limits, Time now) {
+Result<TenantId> Tenants::tenant_for(const TenantName& name, const core::Limits& limits, Time now,
+                                     std::optional<TenantId> parent) {
   if (const TenantRecord* known = find_tenant(name.name)) {
-    if (known->is.kind == name.kind) return known->id;
+    if (known->is.kind == name.kind && known->parent == parent) return known->id;
     return Error{fmt::format("the name '{}' is taken", name.name)};
   }
-  return add_tenant(name, limits, std::nullopt, now);
+  return add_tenant(name, limits, parent, now);
 }
 
 // --- runs --------------------------------------------------------------------------------------
@@ -109,6 +109,7 @@ void Tenants::remove(const TenantRecord& tenant, Time now) {
     return;
   }
   log_.info("tenant_removed", {{"tenant", tenant.is.name}});
+  by_name_.erase(tenant.is.name);
   tenants_.erase(id);
   if (!parent) return;
   TenantRecord& above = tenants_.at(*parent);
@@ -210,7 +211,7 @@ Result<void> Tenants::set_paused(TenantId id, bool paused, Time now) {
   return {};
 }
 
-// The core has sleep of each tenant alone, so a parent's is that of all its parts.
+// The core has sleep of each tenant alone: a parent sleeps by the sleep of all its parts.
 Result<bool> Tenants::set_asleep(TenantId id, bool asleep, bool hold, Time now) {
   if (!tenants_.contains(id)) return Error{"there is no such tenant"};
   // What has been allocated without asking would wake it when it is noticed.
@@ -220,7 +221,9 @@ Result<bool> Tenants::set_asleep(TenantId id, bool asleep, bool hold, Time now) 
   bool changed = false;
   for (const TenantId one : tenants_below(tenants_, id)) {
     const TenantRecord& tenant = tenants_.at(one);
-    if (tenant.clients.empty() && !tenant.parts.empty()) continue;
+    // A hold is also for parts that come later. Without one they would come awake by their work.
+    const bool only_parts = tenant.clients.empty() && !tenant.parts.empty();
+    if (only_parts && asleep && !hold) continue;
     const auto sleep = core_.sleep_of(one);
     const bool same = asleep ? sleep && (sleep->hold || !hold) : !sleep;
     if (same) continue;

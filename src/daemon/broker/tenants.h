@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "daemon/broker/credit.h"
@@ -17,7 +18,8 @@ class Tenants : private Owner {
       : Owner(desk), accounts_(accounts), credit_(credit), grants_(grants) {}
 
   // Broker says what these promise.
-  Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now);
+  Result<TenantId> tenant_for(const TenantName& name, const core::Limits& limits, Time now,
+                              std::optional<TenantId> parent);
   Result<TenantId> begin_run(const TenantName& name, const core::Limits& limits, Time now,
                              wire::Backend backend, bool oversubscribes,
                              std::optional<TenantId> parent);
@@ -60,6 +62,7 @@ class Tenants : private Owner {
   Credit& credit_;
   Grants& grants_;
   std::uint64_t next_tenant_ = 1;
+  std::map<std::string, TenantId, std::less<>> by_name_;
 };
 
 // How long the tenant, or a part of it, has had work to do.

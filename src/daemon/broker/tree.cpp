@@ -30,17 +30,20 @@ bool is_below(const TenantMap& tenants, TenantId part, TenantId tenant) {
   return found;
 }
 
+core::Limits tightest(core::Limits limits, const core::Limits& others) {
+  limits.core_percent = std::min(limits.core_percent, others.core_percent);
+  limits.priority = std::min(limits.priority, others.priority);
+  if (others.memory) {
+    limits.memory = std::min(limits.memory.value_or(*others.memory), *others.memory);
+  }
+  return limits;
+}
+
 core::Limits tightest_limits(const TenantMap& tenants, TenantId tenant) {
-  core::Limits tightest = tenants.at(tenant).limits;
-  for_each_level(tenants, tenant, [&](const TenantRecord& level) {
-    const core::Limits& limits = level.limits;
-    tightest.core_percent = std::min(tightest.core_percent, limits.core_percent);
-    tightest.priority = std::min(tightest.priority, limits.priority);
-    if (limits.memory) {
-      tightest.memory = std::min(tightest.memory.value_or(*limits.memory), *limits.memory);
-    }
-  });
-  return tightest;
+  core::Limits limits = tenants.at(tenant).limits;
+  for_each_level(tenants, tenant,
+                 [&](const TenantRecord& level) { limits = tightest(limits, level.limits); });
+  return limits;
 }
 
 bool is_paused(const TenantMap& tenants, TenantId tenant) {

@@ -30,6 +30,8 @@ std::vector<ClientId> clients_below(const TenantMap& tenants, TenantId tenant);
 // Whether `part` is `tenant`, or below it.
 bool is_below(const TenantMap& tenants, TenantId part, TenantId tenant);
 
+// Of each limit the tighter one.
+core::Limits tightest(core::Limits limits, const core::Limits& others);
 // What holds for clients of the tenant: of each limit the tightest of all levels.
 core::Limits tightest_limits(const TenantMap& tenants, TenantId tenant);
 // The tenant or a level above it is paused.

@@ -2,10 +2,24 @@
 
 #include <grp.h>
 #include <pwd.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
 
 namespace nvshare::daemon {
+namespace {
+
+// Every other number is one of the many that stand for "there is none".
+bool could_not_ask(int error) {
+  constexpr std::array<int, 9> kErrors{EINTR,  EIO,    EMFILE,    ENFILE,      ENOMEM,
+                                       EAGAIN, ERANGE, ETIMEDOUT, ECONNREFUSED};
+  return std::ranges::find(kErrors, error) != kErrors.end();
+}
+
+}  // namespace
 
 NameLookup system_names() {
   NameLookup lookup;
@@ -20,19 +34,58 @@ NameLookup system_names() {
   return lookup;
 }
 
-std::vector<std::uint32_t> groups_of_user(std::uint32_t uid) {
+std::optional<std::vector<std::uint32_t>> groups_of_user(std::uint32_t uid) {
+  errno = 0;
   const passwd* user = getpwuid(uid);
-  if (user == nullptr) return {};
+  if (user == nullptr) {
+    if (could_not_ask(errno)) return std::nullopt;
+    return std::vector<std::uint32_t>{};
+  }
   const std::string name = user->pw_name;
   const gid_t own = user->pw_gid;
   std::vector<gid_t> groups(64);
   int count = static_cast<int>(groups.size());
   if (getgrouplist(name.c_str(), own, groups.data(), &count) < 0) {
     groups.resize(static_cast<std::size_t>(std::max(count, 0)));
-    if (getgrouplist(name.c_str(), own, groups.data(), &count) < 0) return {own};
+    if (getgrouplist(name.c_str(), own, groups.data(), &count) < 0) return std::nullopt;
   }
   groups.resize(static_cast<std::size_t>(count));
-  return {groups.begin(), groups.end()};
+  return std::vector<std::uint32_t>(groups.begin(), groups.end());
+}
+
+void SubordinateUsers::read_again() {
+  ranges_.clear();
+  std::ifstream file(path_);
+  for (std::string line; std::getline(file, line);) {  // alice:100000:65536
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == line.npos ? first : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const auto begin = parse_integer(line.substr(first + 1, second - first - 1), 0, UINT32_MAX);
+    const auto count = parse_integer(line.substr(second + 1), 0, UINT32_MAX);
+    if (!begin || !count) continue;
+    ranges_.push_back({static_cast<std::uint32_t>(*begin), static_cast<std::uint32_t>(*count),
+                       line.substr(0, first)});
+  }
+}
+
+std::uint32_t SubordinateUsers::user_of(std::uint32_t uid) {
+  struct stat about {};
+  if (stat(path_.c_str(), &about) != 0) return uid;
+  const timespec& now = about.st_mtim;
+  if (!changed_ || changed_->tv_sec != now.tv_sec || changed_->tv_nsec != now.tv_nsec) {
+    changed_ = now;
+    read_again();
+  }
+  for (Range& range : ranges_) {
+    if (uid < range.first || uid - range.first >= range.count) continue;
+    if (!range.owner) {
+      const auto number = parse_integer(range.user, 0, UINT32_MAX - 1);
+      range.owner =
+          number ? std::optional(static_cast<std::uint32_t>(*number)) : find_user_(range.user);
+    }
+    return range.owner.value_or(uid);
+  }
+  return uid;
 }
 
 }  // namespace nvshare::daemon

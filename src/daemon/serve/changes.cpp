@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/run_name.h"
@@ -32,8 +33,40 @@ std::optional<TenantName> Changes::user_named(const std::string& name) const {
 
 const TenantRecord* Changes::find(const std::string& name) const {
   if (const TenantRecord* found = broker_.find_tenant(name)) return found;
+  if (const std::size_t slash = name.rfind('/'); slash != name.npos) {
+    const TenantRecord* part = broker_.find_tenant(name.substr(slash + 1));
+    const bool is_it = part != nullptr && part->parent && find(name.substr(0, slash)) != nullptr &&
+                       find(name.substr(0, slash))->id == *part->parent;
+    return is_it ? part : nullptr;
+  }
   const auto user = user_named(name);
   return user ? broker_.find_tenant(user->name) : nullptr;
+}
+
+// A run may be called as its user likes: a limit that is meant for a user must not end there.
+Result<void> Changes::check_unique(const std::string& name) const {
+  const TenantRecord* found = broker_.find_tenant(name);
+  if (found == nullptr || found->is.kind != TenantKind::Run) return {};
+  const auto user = user_named(name);
+  if (!user) return {};
+  const std::string around = found->parent ? broker_.tenants().at(*found->parent).is.name : "";
+  return Error{fmt::format("'{}' is a user and a run: say {} for the user, {}/{} for the run", name,
+                           user->name, around, name)};
+}
+
+Result<std::optional<TenantName>> Changes::nameable(const std::string& name) const {
+  const auto called = tenant_called(name);
+  if (!called) return std::optional<TenantName>{};
+  Result<TenantName> named = *called;
+  if (called->kind == TenantKind::Container) named = container_named(name);
+  if (called->kind == TenantKind::Pod) named = pod_named(name);
+  if (!named) return Error{fmt::format("'{}' {}", name, named.error().message)};
+  const auto all = kept_.declared();
+  const bool declared = std::ranges::any_of(all, [&](const auto& one) { return one.name == name; });
+  if (called->kind == TenantKind::Cgroup && !declared) {
+    return Error{fmt::format("'{}' has no table in [cgroups] of scheduler.toml", name)};
+  }
+  return std::optional(*named);
 }
 
 Result<TenantId> Changes::make_user(const std::string& name, Time now) {
@@ -52,7 +85,7 @@ std::optional<DeclaredLimits> Changes::declared_for(const std::string& name) con
 
 std::vector<std::string> Changes::declared_absent() const {
   std::vector<std::string> names;
-  for (const TenantName& one : kept_.in_tables()) {
+  for (const TenantName& one : kept_.declared()) {
     if (broker_.find_tenant(one.name) == nullptr) names.push_back(one.name);
   }
   return names;
@@ -67,6 +100,16 @@ Result<bool> Changes::set_limits(TenantId id, const Declaration& limits, Time no
   }
   kept_.set_limits(tenant.is, limits);
   broker_.keep(id, kept_.limited_live(tenant.is));
+  return kept_.write_now();
+}
+
+bool Changes::declare_limits(const TenantName& name, const Declaration& limits) {
+  kept_.set_limits(name, limits);
+  return kept_.write_now();
+}
+
+bool Changes::withdraw_limits(const TenantName& name) {
+  kept_.reset_limits(name);
   return kept_.write_now();
 }
 
@@ -154,7 +197,8 @@ void Changes::restore(Time now) {
   }
   if (!kept_.scheduling()) (void)broker_.set_scheduling(false, now);
   for (const LiveTenant& one : kept_.live()) {
-    if (one.is.kind == TenantKind::Run) continue;
+    // A pod or container is a part of what its first process tells.
+    if (one.is.kind != TenantKind::User) continue;
     const auto limits = kept_.limits_of(one.is, settings_.default_limits()).limits;
     const auto id = broker_.tenant_for(one.is, limits, now);
     if (!id) {

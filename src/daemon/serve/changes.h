@@ -30,26 +30,34 @@ class Changes {
   // About once a second: forgets what is kept about tenants that are gone.
   void look(Time now);
 
-  // The tenant of that name, where a user has two: "user-1000" and the user's own. Null: there is
-  // none now.
+  // The tenant of that name, where a user has two: "user-1000" and the user's own. A run has a
+  // second one as well: "user-1000/train". Null: there is none now.
   const TenantRecord* find(const std::string& name) const;
+  // Whether a run and a user are called so: a person who changes one must say which.
+  Result<void> check_unique(const std::string& name) const;
   // The tenant of a user that need not have a process. An error when the name is no user's.
   Result<TenantId> make_user(const std::string& name, Time now);
+  // A pod, container or cgroup that can be limited before its first process comes. Nothing for
+  // every other name; an error for a text that is nearly such a name.
+  Result<std::optional<TenantName>> nameable(const std::string& name) const;
   // The limits of a tenant that is there, and where they come from.
   DeclaredLimits limits_of(const TenantRecord& tenant) const {
     return kept_.limits_of(tenant.is, settings_.default_limits());
   }
 
-  // The limits that a user or container will have that is not there. Nothing where none is
+  // The limits that a tenant will have that is no run and not there. Nothing where none is
   // declared.
   std::optional<DeclaredLimits> declared_for(const std::string& name) const;
-  // The names of those with a table in the file that are not there.
+  // The names of those with declared limits that are not there.
   std::vector<std::string> declared_absent() const;
 
   // Each answers whether the change is written, and so outlasts a restart.
   Result<bool> set_limits(TenantId tenant, const Declaration& limits, Time now);
+  // The same for one that is not there: the limits hold from its first process on.
+  bool declare_limits(const TenantName& name, const Declaration& limits);
   // From now on the next source below `nvshare limit` holds.
   Result<bool> reset_limits(TenantId tenant, Time now);
+  bool withdraw_limits(const TenantName& name);
   Result<bool> set_paused(TenantId tenant, bool paused, Time now);
   Result<bool> set_setting(const Setting& setting, const std::string& text, Time now);
   Result<bool> set_scheduling(bool on, Time now);

@@ -385,6 +385,9 @@ struct Control::Json {
   // A tenant to change: a user need not be there yet.
   Result<TenantId> tenant_to_change(const json& request) const {
     const auto name = text_in(request, "name");
+    if (name) {
+      if (const auto unique = control.changes_.check_unique(*name); !unique) return unique.error();
+    }
     if (name && control.changes_.find(*name) == nullptr) {
       if (const auto made = control.changes_.make_user(*name, now)) return *made;
     }
@@ -398,12 +401,34 @@ struct Control::Json {
     return {{"tenant", tenant(broker().tenants().at(id))}, {"kept", kept}};
   }
 
+  // Of a pod, container or cgroup that has no process yet.
+  json limit_absent(const TenantName& name, const Declaration& change, bool reset) const {
+    const bool kept = reset ? control.changes_.withdraw_limits(name)
+                            : control.changes_.declare_limits(name, change);
+    const auto will_be = control.changes_.declared_for(name.name).value_or(
+        DeclaredLimits{control.settings_.default_limits(), {}});
+    const bool expires = name.kind != TenantKind::Cgroup;
+    return {{"processes", json::array()},
+            {"declared", true},
+            {"limits", limits(will_be.limits)},
+            {"limits_from", sources(will_be.from)},
+            {"expires", expires ? json(Declared::kLasts) : json(nullptr)},
+            {"kept", kept}};
+  }
+
   Result<json> limit(const json& request) const {
     const auto limits = limits_in(request);
     if (!limits) return limits.error();
     const auto reset = flag_in(request, "reset");
     if (!reset) return reset.error();
     if (*reset && !limits->empty()) return Error{"\"reset\" goes without new limits"};
+    const auto name = text_in(request, "name");
+    if (name && control.changes_.find(*name) == nullptr) {
+      const auto absent = control.changes_.nameable(*name);
+      if (!absent) return absent.error();
+      if (*absent && (**absent).kind != TenantKind::User)
+        return limit_absent(**absent, *limits, *reset);
+    }
     const auto id = tenant_to_change(request);
     if (!id) return id.error();
     const auto kept = *reset ? control.changes_.reset_limits(*id, now)

@@ -212,7 +212,7 @@ TEST_F(ControlTest, LimitsAreSetForAUserThatHasNoProcessYet) {
   t.now += 24h;
   t.broker.sample(t.now);
   ASSERT_NE(t.broker.find_tenant("user-1234"), nullptr) << "it is kept";
-  for (const char* name : {"user-", "user-01", "user-x", "user-99999999999", "container-1"}) {
+  for (const char* name : {"user-", "user-01", "user-x", "user-99999999999"}) {
     EXPECT_NE(refused({{"op", "limit"}, {"name", name}, {"cores", 1}}).find("there is no tenant"),
               std::string::npos)
         << name;
@@ -222,7 +222,7 @@ TEST_F(ControlTest, LimitsAreSetForAUserThatHasNoProcessYet) {
 TEST_F(ControlTest, ADeclaredUserWithoutAProcessIsKnown) {
   LimitTables tables;
   tables.users[1000] = {"alice", {.cores = 40, .memory = gib(8), .priority = {}}};
-  tables.containers["container-web"] = {"web", {.cores = 20, .memory = {}, .priority = {}}};
+  tables.named["container-web"] = {"web", {.cores = 20, .memory = {}, .priority = {}}};
   Kept declared(t.log, Declared(tables, {}));
   Changes of_file(t.broker, settings, declared, t.log, [](const std::string& name) {
     return name == "alice" ? std::optional<std::uint32_t>(1000) : std::nullopt;
@@ -242,7 +242,7 @@ TEST_F(ControlTest, ADeclaredUserWithoutAProcessIsKnown) {
     EXPECT_EQ(why["limits_from"]["priority"], "default");
   }
   EXPECT_EQ(answer({{"op", "why"}, {"name", "container-web"}})["limits"]["cores"], 20);
-  EXPECT_EQ(answer({{"op", "status"}})["declared"], (json{"user-1000", "container-web"}));
+  EXPECT_EQ(answer({{"op", "status"}})["declared"], (json{"container-web", "user-1000"}));
   EXPECT_EQ(answer({{"op", "sleep"}, {"name", "alice"}})["error"],
             "'alice' is declared, and has no process now");
   EXPECT_EQ(answer({{"op", "why"}, {"name", "user-7"}})["error"], "there is no tenant 'user-7'");
@@ -438,8 +438,45 @@ TEST_F(ControlTest, AUserIsLimitedBeforeItsFirstProcess) {
   EXPECT_EQ(t.broker.find_tenant("user-1000"), nullptr) << "nobody has limited it any more";
 }
 
-TEST_F(ControlTest, OnlyUsersCanBeLimitedWithoutAProcess) {
-  for (const char* name : {"bob", "user-", "user-01", "user-4294967295", "user-x", "container-3"}) {
+TEST_F(ControlTest, PodsAndContainersCanBeLimitedBeforeTheirFirstProcess) {
+  const std::string pod = "pod-0b1d2c3a-1111-2222-3333-444455556666";
+  for (const std::string& name :
+       {std::string("container-3f2a3f2a3f2a"), std::string("container-web"), pod}) {
+    const json limited = ask({{"op", "limit"}, {"name", name}, {"cores", 40}});
+    EXPECT_EQ(limited["declared"], true);
+    EXPECT_EQ(limited["limits"]["cores"], 40);
+    EXPECT_EQ(limited["limits_from"]["cores"], "limit");
+    EXPECT_EQ(limited["expires"], 24 * 3600);
+    EXPECT_EQ(t.broker.find_tenant(name), nullptr) << "its first process makes it";
+    EXPECT_EQ(ask({{"op", "why"}, {"name", name}})["limits"]["cores"], 40);
+  }
+  EXPECT_EQ(ask({{"op", "status"}})["declared"].size(), 3u);
+  EXPECT_EQ(ask({{"op", "limit"}, {"name", pod}, {"reset", true}})["limits"]["cores"], 100);
+  EXPECT_EQ(ask({{"op", "status"}})["declared"].size(), 2u);
+  EXPECT_NE(refused({{"op", "limit"}, {"name", "pod-web"}, {"cores", 40}}).find("pod's UID"),
+            std::string::npos);
+  EXPECT_NE(refused({{"op", "limit"}, {"name", "container-3f2a3f2a3f2a3"}, {"cores", 40}})
+                .find("container's id"),
+            std::string::npos);
+  EXPECT_EQ(refused({{"op", "limit"}, {"name", "cgroup-x"}, {"cores", 40}}),
+            "'cgroup-x' has no table in [cgroups] of scheduler.toml");
+}
+
+TEST_F(ControlTest, ALimitForAUserDoesNotEndAtARunOfThatName) {
+  const auto user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
+  ASSERT_TRUE(t.broker.begin_run({TenantKind::Run, "alice", 7}, {}, t.now, wire::Backend::Default,
+                                 false, user));
+  EXPECT_EQ(refused({{"op", "limit"}, {"name", "alice"}, {"cores", 40}}),
+            "'alice' is a user and a run: say user-1000 for the user, user-7/alice for the run");
+  EXPECT_EQ(ask({{"op", "limit"}, {"name", "user-7/alice"}, {"cores", 40}})["tenant"]["name"],
+            "alice");
+  EXPECT_EQ(ask({{"op", "limit"}, {"name", "user-1000"}, {"cores", 30}})["tenant"]["name"],
+            "user-1000");
+  EXPECT_NE(refused({{"op", "limit"}, {"name", "user-1000/alice"}, {"cores", 40}}), "");
+}
+
+TEST_F(ControlTest, OnlyTheSchedulersOwnNamesCanBeLimitedWithoutAProcess) {
+  for (const char* name : {"bob", "user-", "user-01", "user-4294967295", "user-x"}) {
     EXPECT_EQ(refused({{"op", "limit"}, {"name", name}, {"cores", 40}})
                   .find(fmt::format("there is no tenant '{}'", name)),
               0u);

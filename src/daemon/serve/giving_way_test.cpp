@@ -1,10 +1,12 @@
 #include "daemon/serve/giving_way.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "base/unique_fd.h"
 #include "wire/channel.h"
@@ -29,26 +31,57 @@ class GivingWay : public ::testing::Test {
     return UniqueFd(wire::listen_at((directory + "/" + wire::kProgramSocket).c_str(), 0600));
   }
 
+  static bool connects(const std::string& directory) {
+    return UniqueFd(wire::connect_to((directory + "/" + wire::kProgramSocket).c_str())).get() >= 0;
+  }
+
   std::string folder_;
 };
 
+// Answers the next question at a socket; with nothing when there is no answer.
+void answer_one(const UniqueFd& listening, const wire::Header* answer) {
+  const UniqueFd asker(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  alignas(8) char question[wire::kMaxMessage];
+  ASSERT_GT(wire::receive(asker.get(), question, true), 0);
+  const auto* look = wire::as<wire::Look>(wire::look_at(question, sizeof(wire::Look)));
+  ASSERT_NE(look, nullptr);
+  EXPECT_EQ(look->gpu[0], 7);
+  if (answer != nullptr) wire::send(asker.get(), answer, true);
+}
+
 TEST_F(GivingWay, OnlyASchedulerThatListensAnswers) {
-  EXPECT_FALSE(answers_in(other()));
-  EXPECT_FALSE(answers_in(folder_ + "/nowhere"));
-  EXPECT_FALSE(answers_in("/" + std::string(200, 'x')));
+  const Uuid gpu{7};
+  EXPECT_FALSE(answers_in(other(), gpu));
+  EXPECT_FALSE(answers_in(folder_ + "/nowhere", gpu));
+  EXPECT_FALSE(answers_in("/" + std::string(200, 'x'), gpu));
   {
     const UniqueFd listening = listen_in(other());
     ASSERT_TRUE(listening);
-    EXPECT_TRUE(answers_in(other()));
+    const auto view = wire::make<wire::View>();
+    std::thread scheduler([&] { answer_one(listening, &view.header); });
+    EXPECT_TRUE(answers_in(other(), gpu));
+    scheduler.join();
   }
-  EXPECT_FALSE(answers_in(other())) << "its socket is still there";
+  EXPECT_FALSE(answers_in(other(), gpu)) << "its socket is still there";
+}
+
+TEST_F(GivingWay, ASchedulerThatHangsOrRefusesDoesNotAnswer) {
+  const Uuid gpu{7};
+  const UniqueFd listening = listen_in(other());
+  ASSERT_TRUE(listening);
+  EXPECT_FALSE(answers_in(other(), gpu)) << "nobody reads";
+  { const UniqueFd first(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+  const auto refused = wire::make<wire::Refused>();
+  std::thread scheduler([&] { answer_one(listening, &refused.header); });
+  EXPECT_FALSE(answers_in(other(), gpu));
+  scheduler.join();
 }
 
 TEST_F(GivingWay, AConnectionToTheOldPathReachesTheOtherScheduler) {
   const UniqueFd listening = listen_in(own());
   const UniqueFd others = listen_in(other());
   ASSERT_TRUE(link_sockets(own(), other()));
-  EXPECT_TRUE(answers_in(own()));
+  EXPECT_TRUE(connects(own()));
   EXPECT_EQ(fs::read_symlink(own() + "/control.sock"), other() + "/control.sock");
   ASSERT_TRUE(link_sockets(own(), other())) << "and once more";
   EXPECT_EQ(std::distance(fs::directory_iterator(own()), fs::directory_iterator()), 2);
@@ -59,7 +92,7 @@ TEST_F(GivingWay, ASchedulerThatStartsLaterReplacesTheLinks) {
   {
     const UniqueFd listening = listen_in(own());
     ASSERT_TRUE(listening) << "a link to nowhere";
-    EXPECT_TRUE(answers_in(own()));
+    EXPECT_TRUE(connects(own()));
   }
   UniqueFd others = listen_in(other());
   ASSERT_TRUE(link_sockets(own(), other()));

@@ -4,73 +4,18 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <utility>
-#include <vector>
 
 #include "base/unique_fd.h"
-#include "daemon/tenant_names.h"
+#include "daemon/serve/run_groups.h"
 
 namespace nvshare::daemon {
 namespace {
 
 constexpr int kDeepest = 128;  // processes above one another that are looked at
-
-std::vector<std::string_view> split(std::string_view text, char by) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t at = text.find(by);
-    parts.push_back(text.substr(0, at));
-    if (at == text.npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
-
-// docker-ID.scope, libpod-ID.scope, crio-ID.scope, cri-containerd-ID.scope, or the ID alone.
-std::optional<std::string> id_in(std::string_view folder) {
-  constexpr std::string_view kScope = ".scope";
-  if (folder.size() > kScope.size() && folder.substr(folder.size() - kScope.size()) == kScope) {
-    folder.remove_suffix(kScope.size());
-  }
-  const std::size_t dash = folder.rfind('-');
-  if (dash != folder.npos) folder.remove_prefix(dash + 1);
-  return is_container_id(folder) ? std::optional(std::string(folder)) : std::nullopt;
-}
-
-// user-1000.slice, or user@1000.service.
-bool is_of_a_user(std::string_view folder) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kKinds{
-      {{"user-", ".slice"}, {"user@", ".service"}}};
-  for (const auto& [begin, end] : kKinds) {
-    if (folder.size() <= begin.size() + end.size()) continue;
-    if (folder.substr(0, begin.size()) != begin) continue;
-    if (folder.substr(folder.size() - end.size()) != end) continue;
-    folder.remove_prefix(begin.size());
-    folder.remove_suffix(end.size());
-    return std::all_of(folder.begin(), folder.end(), [](char c) { return c >= '0' && c <= '9'; });
-  }
-  return false;
-}
-
-std::optional<std::string> container_in_path(std::string_view path) {
-  constexpr std::string_view kLxc = "lxc.payload.";
-  const auto folders = split(path, '/');
-  for (std::size_t i = 0; i < folders.size(); ++i) {
-    // What is below was made by that user, who gives it any name: systemd-run --user --unit=...
-    if (is_of_a_user(folders[i])) return std::nullopt;
-    if (auto id = id_in(folders[i])) return id;
-    if (folders[i].rfind(kLxc, 0) == 0 && folders[i].size() > kLxc.size()) {
-      return std::string(folders[i].substr(kLxc.size()));
-    }
-    if (folders[i] == "lxc" && i + 1 < folders.size() && !folders[i + 1].empty()) {
-      return std::string(folders[i + 1]);
-    }
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -99,26 +44,6 @@ std::optional<std::uint64_t> start_in_stat(std::string_view text) {
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), started);
   if (error != std::errc{}) return std::nullopt;
   return started;
-}
-
-std::optional<std::string> group_in_cgroup(std::string_view text) {
-  constexpr std::string_view kSecond = "0::/";  // cgroup2, also beside the older hierarchies
-  for (const std::string_view line : split(text, '\n')) {
-    if (line.substr(0, kSecond.size()) == kSecond) {
-      return std::string(line.substr(kSecond.size() - 1));
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> container_in_cgroup(std::string_view text) {
-  for (const std::string_view line : split(text, '\n')) {
-    const auto parts = split(line, ':');  // "0::/path", or "12:memory:/path" of the older kind
-    if (parts.size() < 3) continue;
-    const std::size_t path = parts[0].size() + parts[1].size() + 2;
-    if (auto id = container_in_path(line.substr(path))) return id;
-  }
-  return std::nullopt;
 }
 
 std::optional<std::string> Processes::read(int pid, std::string_view file) const {
@@ -175,16 +100,38 @@ Result<std::optional<TenantId>> Processes::run_above(int pid, const RunAt& run_a
   return Error{fmt::format("more than {} processes are above process {}", kDeepest, first)};
 }
 
-TenantName Processes::tenant_of(int pid, std::uint32_t uid) const {
+std::vector<TenantName> Processes::tenants_in(std::string_view cgroup, std::uint32_t uid) const {
+  std::vector<TenantName> levels;
+  const std::string group = group_in_cgroup(cgroup).value_or("");
+  const std::string* declared = nullptr;
+  for (const std::string& one : ownership_.cgroups) {
+    const bool longer = declared == nullptr || one.size() > declared->size();
+    if (longer && is_inside(group, one)) declared = &one;
+  }
+  if (declared != nullptr) levels.push_back(cgroup_tenant(*declared, uid));
+  const FoundInCgroup found = found_in_cgroup(cgroup, ownership_.is_of_a_user);
+  if (found.pod) levels.push_back(pod_tenant(*found.pod, uid));
+  if (found.container) levels.push_back(container_tenant(*found.container, uid));
+  if (levels.empty()) {
+    levels.push_back(user_tenant(ownership_.user_of ? ownership_.user_of(uid) : uid));
+  }
+  return levels;
+}
+
+Result<std::vector<TenantName>> Processes::tenants_of(int pid, std::uint32_t uid) const {
+  errno = 0;
   const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
-  const auto container = cgroup ? container_in_cgroup(*cgroup) : std::nullopt;
-  return container ? container_tenant(*container, uid) : user_tenant(uid);
+  if (pid > 0 && !cgroup && errno != ENOENT && errno != ESRCH) {
+    return Error{fmt::format("the scheduler cannot tell in which container process {} is", pid)};
+  }
+  return tenants_in(cgroup.value_or(""), uid);
 }
 
 std::string Processes::home_of(int pid, std::uint32_t uid) const {
-  if (pid <= 0 || !read(pid, "cgroup")) return {};
-  const TenantName tenant = tenant_of(pid, uid);
-  std::string home = fmt::format("{}/{}/{}", uid, daemon::name_of(tenant.kind), tenant.name);
+  const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
+  if (!cgroup) return {};
+  std::string home = std::to_string(uid);
+  for (const TenantName& level : tenants_in(*cgroup, uid)) home += "/" + level.name;
   for (const char* name : {"user", "pid"}) {
     struct stat about {};
     const std::string path = fmt::format("{}/{}/ns/{}", proc_, pid, name);

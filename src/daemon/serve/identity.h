@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "daemon/broker/records.h"
+#include "daemon/tenant_names.h"
 
 // Who a process belongs to, from what the kernel says about it.
 namespace nvshare::daemon {
@@ -24,18 +26,20 @@ std::optional<int> parent_in_stat(std::string_view text);
 // The process's start time, from the same text.
 std::optional<std::uint64_t> start_in_stat(std::string_view text);
 
-// The process's group in the cgroup2 hierarchy, from the text of /proc/PID/cgroup.
-std::optional<std::string> group_in_cgroup(std::string_view text);
-
-// The container's id, or its name under LXC, from the text of /proc/PID/cgroup. Of containers in a
-// container it is the outer one: what is inside was made by whoever is inside. What is inside a
-// user's own slice or service manager was made by that user, and is none.
-std::optional<std::string> container_in_cgroup(std::string_view text);
+// What of the machine tells whose a process is, beside /proc. Handed in, so that tests need no such
+// machine.
+struct Ownership {
+  IsOfAUser is_of_a_user{};
+  // The user that a subordinate number belongs to; every other number is its own.
+  std::function<std::uint32_t(std::uint32_t uid)> user_of{};
+  std::vector<std::string> cgroups{};  // declared ones, by their paths: each is a tenant
+};
 
 // The process table, or a test's picture of it.
 class Processes {
  public:
-  explicit Processes(std::string proc = "/proc") : proc_(std::move(proc)) {}
+  explicit Processes(std::string proc = "/proc", Ownership ownership = {})
+      : proc_(std::move(proc)), ownership_(std::move(ownership)) {}
 
   // The first answer of `run_at` to the process and those above it. A bounded walk; an error when
   // it ends before the answer is known, or a process that lives cannot be read.
@@ -44,8 +48,12 @@ class Processes {
   // Nothing when the process is gone.
   std::optional<ProcessKey> key_of(int pid) const;
   std::optional<std::string> group_of(int pid) const;
-  // The tenant of a process that is under no run: its container, or else its user.
-  TenantName tenant_of(int pid, std::uint32_t uid) const;
+  // The tenants of a process that is under no run, the outermost first: a declared cgroup, its pod
+  // and its container; or else its user. At least one. An error for a process that lives and that
+  // cannot be read.
+  Result<std::vector<TenantName>> tenants_of(int pid, std::uint32_t uid) const;
+  // The same for a process with this text in /proc/PID/cgroup.
+  std::vector<TenantName> tenants_in(std::string_view cgroup, std::uint32_t uid) const;
   // What only programs have in common that may read each other's memory: the user, the container,
   // and the namespaces of users and processes. Empty when the kernel does not say.
   std::string home_of(int pid, std::uint32_t uid) const;
@@ -61,6 +69,7 @@ class Processes {
   Result<std::optional<Stat>> stat_of(int pid) const;
   std::optional<std::string> read(int pid, std::string_view file) const;
   std::string proc_;
+  Ownership ownership_;
 };
 
 }  // namespace nvshare::daemon

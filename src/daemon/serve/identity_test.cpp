@@ -33,59 +33,6 @@ TEST(Stat, TheStartIsTheTwentySecondField) {
   }
 }
 
-TEST(Cgroup, TheGroupIsThatOfTheSecondHierarchy) {
-  EXPECT_EQ(group_in_cgroup("9:name=systemd:/x\n4:memory:/y\n0::/a/b\n"), "/a/b");
-  EXPECT_EQ(group_in_cgroup("0::/\n"), "/");
-  EXPECT_FALSE(group_in_cgroup("4:memory:/y\n"));
-  EXPECT_FALSE(group_in_cgroup(""));
-}
-
-TEST(Cgroup, ContainersAreFoundWhoeverMadeThem) {
-  const std::vector<std::string> paths{
-      "/docker/" + kId,
-      "/system.slice/docker-" + kId + ".scope",
-      "/machine.slice/libpod-" + kId + ".scope/container",
-      "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1234_5678.slice/"
-      "cri-containerd-" +
-          kId + ".scope",
-      "/kubepods.slice/kubepods-pod12.slice/crio-" + kId + ".scope",
-      "/kubepods/burstable/pod0b1d2c3a-1111-2222-3333-444455556666/" + kId,
-      "/../../system.slice/containerd.service/kubepods-pod12.slice:cri-containerd:" + kId,
-  };
-  for (std::size_t i = 0; i + 1 < paths.size(); ++i) {
-    EXPECT_EQ(container_in_cgroup("0::" + paths[i] + "\n"), kId) << paths[i];
-  }
-  EXPECT_EQ(container_in_cgroup("12:memory:/docker/" + kId + "\n11:cpu:/\n"), kId);
-  EXPECT_EQ(container_in_cgroup("0::/lxc.payload.web1/init.scope\n"), "web1");
-  EXPECT_EQ(container_in_cgroup("3:devices:/lxc/web1\n"), "web1");
-}
-
-TEST(Cgroup, OfNestedOnesTheOuterCounts) {
-  const std::string other(64, 'f');
-  EXPECT_EQ(container_in_cgroup("0::/docker/" + kId + "/docker/" + other + "\n"), kId);
-}
-
-// systemd-run --user --scope --unit=docker-ID is everybody's to do.
-TEST(Cgroup, WhatAUserHasMadeIsNoContainer) {
-  const std::string scope = "docker-" + kId + ".scope";
-  const std::string slice = "0::/user.slice/user-1000.slice/";
-  EXPECT_FALSE(container_in_cgroup(slice + "user@1000.service/app.slice/" + scope + "\n"));
-  EXPECT_FALSE(container_in_cgroup(slice + scope + "\n"));
-  EXPECT_FALSE(container_in_cgroup("0::/user@1000.service/" + scope + "\n"));
-  EXPECT_FALSE(container_in_cgroup(slice + "lxc.payload.web1\n"));
-  EXPECT_EQ(container_in_cgroup("0::/user-made.slice/" + scope + "\n"), kId) << "nobody's number";
-  EXPECT_EQ(container_in_cgroup("0::/docker/" + kId + "/user.slice/user-1000.slice\n"), kId)
-      << "a user inside a container";
-}
-
-TEST(Cgroup, WhatIsNoContainerIsNone) {
-  for (const char* text :
-       {"", "0::/\n", "0::/user.slice/user-1000.slice/session-1.scope\n", "nonsense\n", "::\n",
-        "0::/system.slice/docker-tooshort.scope\n", "0::/lxc\n", "0::/lxc.payload.\n"}) {
-    EXPECT_FALSE(container_in_cgroup(text)) << text;
-  }
-}
-
 // 30 below 20 below 10 below 1.
 struct Table : testing::Test, Picture {
   Table() {
@@ -139,14 +86,42 @@ TEST_F(Table, WhoCannotBeReadIsNotKnown) {
   EXPECT_FALSE(*invisible);
 }
 
+std::string names_of(const Result<std::vector<TenantName>>& levels) {
+  if (!levels) return levels.error().message;
+  std::string all;
+  for (const TenantName& level : *levels) all += (all.empty() ? "" : " > ") + level.name;
+  return all;
+}
+
 TEST_F(Table, ATenantIsAContainerOrAUser) {
-  const TenantName container = table.tenant_of(30, 1000);
-  EXPECT_EQ(container.kind, TenantKind::Container);
-  EXPECT_EQ(container.name, "container-0123456789ab");
-  const TenantName user = table.tenant_of(20, 1000);
-  EXPECT_EQ(user.kind, TenantKind::User);
-  EXPECT_EQ(user.name, "user-1000");
-  EXPECT_EQ(table.tenant_of(77, 1000).name, "user-1000") << "gone already";
+  EXPECT_EQ(names_of(table.tenants_of(30, 1000)), "container-0123456789ab");
+  EXPECT_EQ(names_of(table.tenants_of(20, 1000)), "user-1000");
+  EXPECT_EQ(names_of(table.tenants_of(77, 1000)), "user-1000") << "gone already";
+  EXPECT_EQ(names_of(table.tenants_of(0, 1000)), "user-1000") << "not to be seen";
+  std::filesystem::remove(folder_of(20) + "/cgroup");
+  std::filesystem::create_directory(folder_of(20) + "/cgroup");
+  EXPECT_FALSE(table.tenants_of(20, 1000)) << "is there, and cannot be read";
+}
+
+TEST_F(Table, TenantsAroundAProcessNest) {
+  const std::string pod = "0b1d2c3a-1111-2222-3333-444455556666";
+  process(50, 1, "/kubepods/pod" + pod + "/" + kId);
+  process(51, 1, "/system.slice/jupyter.service/nvshare-run-a");
+  process(52, 1, "/system.slice/jupyter.service/docker/" + kId);
+  process(53, 1, "/system.slice/jupyter.service2");
+  const Processes all =
+      processes({.is_of_a_user = {},
+                 .user_of = [](std::uint32_t uid) { return uid == 7 ? 1000 : uid; },
+                 .cgroups = {"/system.slice", "/system.slice/jupyter.service"}});
+  EXPECT_EQ(names_of(all.tenants_of(50, 0)), "pod-" + pod + " > container-0123456789ab");
+  EXPECT_EQ(names_of(all.tenants_of(51, 5)), "cgroup-system.slice-jupyter.service");
+  EXPECT_EQ(names_of(all.tenants_of(52, 5)),
+            "cgroup-system.slice-jupyter.service > container-0123456789ab");
+  EXPECT_EQ(names_of(all.tenants_of(53, 5)), "cgroup-system.slice");
+  EXPECT_EQ(names_of(all.tenants_of(20, 7)), "user-1000") << "a number that was given to that user";
+}
+
+TEST_F(Table, ProcessesHaveNames) {
   EXPECT_EQ(table.name_of(20), "pro?gram");
   EXPECT_EQ(table.name_of(77), "?");
 }

@@ -2,12 +2,14 @@
 // and hands one end to each. The memory's descriptors go from program to program over that pair, so
 // the scheduler never has one, waits for nobody, and remembers no request.
 
+#include <fmt/format.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "daemon/serve/programs.h"
 #include "wire/channel.h"
@@ -19,24 +21,26 @@ namespace {
 // client that cannot be sent one is disconnected, and another program could bring that about.
 constexpr int kMostUnread = 32 * 1024;
 
-bool is_same_home(const TenantName& one, const TenantName& other) {
-  return one.uid == other.uid && one.kind == other.kind && one.name == other.name;
+// Programs of one user in one container, or of one user in none.
+std::string ipc_home(const Processes& processes, const Peer& peer) {
+  const auto levels = processes.tenants_of(peer.pid, peer.uid);
+  return levels ? fmt::format("{}/{}", peer.uid, levels->back().name) : "";
 }
 
 }  // namespace
 
 void ProgramServer::ipc_exports(Session& session, const wire::IpcExports& message) {
   if (session.ipc) return;  // a process has one name
-  session.ipc = IpcOwner{std::to_array(message.name),
-                         processes_.tenant_of(session.peer.pid, session.peer.uid)};
+  session.ipc = IpcOwner{std::to_array(message.name), ipc_home(processes_, session.peer)};
 }
 
 // A name alone opens nothing: whoever has seen a handle could claim the name in it, and would only
 // be found by programs of its own user and container.
-ProgramServer::Session* ProgramServer::ipc_owner(const IpcName& name, const TenantName& home) {
+ProgramServer::Session* ProgramServer::ipc_owner(const IpcName& name, const std::string& home) {
+  if (home.empty()) return nullptr;
   for (auto& [id, session] : sessions_) {
     if (session.doomed || !session.ipc || session.ipc->name != name) continue;
-    if (is_same_home(session.ipc->home, home)) return &session;
+    if (session.ipc->home == home) return &session;
   }
   return nullptr;
 }
@@ -62,8 +66,7 @@ void ProgramServer::ipc_open(Session& session, const wire::IpcOpen& message) {
   if (const auto spoken = check_version(message.magic, message.major); !spoken) {
     return refuse(session, spoken.error().message);
   }
-  Session* owner = ipc_owner(std::to_array(message.owner),
-                             processes_.tenant_of(session.peer.pid, session.peer.uid));
+  Session* owner = ipc_owner(std::to_array(message.owner), ipc_home(processes_, session.peer));
   if (owner == nullptr || !ipc_connect(*owner, session, message.memory)) {
     auto peer = wire::make<wire::IpcPeer>();
     peer.result = owner == nullptr ? wire::IpcResult::Unknown : wire::IpcResult::Busy;

@@ -39,12 +39,12 @@ Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& se
   return limits;
 }
 
-core::Limits tightest(core::Limits limits, const core::Limits& others) {
-  limits.core_percent = std::min(limits.core_percent, others.core_percent);
-  limits.priority = std::min(limits.priority, others.priority);
-  if (others.memory)
-    limits.memory = std::min(limits.memory.value_or(*others.memory), *others.memory);
-  return limits;
+bool oversubscribes(const wire::RunBegin& message) {
+  return (message.flags & wire::kOversubscribeSelf) != 0;
+}
+
+bool has_memory_of_variable(const wire::RunBegin& message) {
+  return (message.flags & wire::kMemoryOfVariable) != 0;
 }
 
 Result<void> check_backend(const wire::RunBegin& message) {
@@ -52,8 +52,7 @@ Result<void> check_backend(const wire::RunBegin& message) {
     return Error{
         fmt::format("there is no memory backend {}", static_cast<std::uint32_t>(message.backend))};
   }
-  const bool oversubscribes = (message.flags & wire::kOversubscribeSelf) != 0;
-  if (oversubscribes && message.backend != wire::Backend::Managed) {
+  if (oversubscribes(message) && message.backend != wire::Backend::Managed) {
     return Error{"a program can only be larger than its GPU with the backend 'managed'"};
   }
   return {};
@@ -88,11 +87,11 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
     return spoken.error();
   if (session.peer.pid <= 0 || !session.key) return Error{"the scheduler cannot see your process"};
   const std::string name(message.name, wire::text_length(message.name, sizeof message.name));
-  if (const auto restored = take_restored(session, name)) return *restored;
   if (const auto good = check_run_name(name); !good) return good.error();
   auto limits = limits_of(message, settings_);
   if (!limits) return limits.error();
   if (const auto good = check_backend(message); !good) return good.error();
+  if (const auto restored = take_restored(session, name)) return *restored;
   look_after_runs();  // a name is free once the last process is gone
   const auto parent = parent_for(session, name);
   if (!parent) return parent.error();
@@ -105,16 +104,55 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
   const auto inside = run_of(session.peer.pid);
   const bool is_inside = known != nullptr && inside && *inside == known->id;
   if (before && is_inside) *limits = tightest(*limits, *before);
+  if (has_memory_of_variable(message)) {
+    const auto most = tightest_limits(broker_->tenants(), **parent).memory;
+    if (most && limits->memory) limits->memory = std::min(*limits->memory, *most);
+  }
+  if (known == nullptr) {
+    if (const auto good = check_run_count(**parent); !good) return good.error();
+  }
   const auto good =
       check_part(broker_->tenants(), *parent, *limits, before.value_or(core::Limits{}));
   if (!good) return good.error();
   limits->core_percent = std::min(limits->core_percent, settings_.run_cores_max);
-  const bool oversubscribes = (message.flags & wire::kOversubscribeSelf) != 0;
-  const auto begun = broker_->begin_run(run, before ? kept_.limits_of_run(run, *limits) : *limits,
-                                        reactor_.now(), message.backend, oversubscribes, *parent);
+  const auto begun =
+      broker_->begin_run(run, before ? kept_.limits_of_run(run, *limits) : *limits, reactor_.now(),
+                         message.backend, oversubscribes(message), *parent);
+  if (!begun && known != nullptr) return name_taken(*known, run.uid, begun.error());
   if (!begun) return begun;
   before ? kept_.run_asks(run, *limits) : kept_.forget_run(run);
   return begun;
+}
+
+// Runs cost the scheduler something also where they have no connection: a keeper that ends may
+// leave processes behind.
+Result<void> ProgramServer::check_run_count(TenantId parent) const {
+  const TenantMap& tenants = broker_->tenants();
+  const TenantRecord* top = nullptr;
+  for_each_level(tenants, parent, [&](const TenantRecord& level) { top = &level; });
+  const auto below = tenants_below(tenants, top->id);
+  const auto runs = std::ranges::count_if(
+      below, [&](TenantId one) { return tenants.at(one).is.kind == TenantKind::Run; });
+  if (runs < settings_.max_clients_per_user) return {};
+  return Error{fmt::format("'{}' has {} runs, as many as max_clients_per_user allows: end one",
+                           top->is.name, runs)};
+}
+
+// The process that keeps a name may be on no GPU, such as an agent that a program has left behind:
+// only the scheduler can say which one that is.
+Error ProgramServer::name_taken(const TenantRecord& known, std::uint32_t uid,
+                                const Error& error) const {
+  if (!groups_ || known.is.kind != TenantKind::Run || known.is.uid != uid) return error;
+  int keeper = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (session.run == known.id) keeper = session.peer.pid;
+  }
+  const int pid = groups_->process_in(runs_.group_of(known.id), keeper);
+  if (pid <= 0) return error;
+  return Error{fmt::format(
+      "the name '{}' is taken by a run that process {} ({}) is in: end that process, or "
+      "give another name with --name",
+      known.is.name, pid, processes_.name_of(pid))};
 }
 
 // For after a restart: a process in the run is known before its keeper is back.
@@ -124,8 +162,9 @@ void ProgramServer::keep_run(const Session& session, TenantId run, const wire::R
   if (tenant.parent) kept.parent = broker_->tenants().at(*tenant.parent).is.name;
   kept.cgroup = runs_.group_of(run);
   kept.limits = tenant.limits;
-  kept.backend = message.backend;
-  kept.flags = message.flags;
+  kept.backend = tenant.backend;
+  kept.flags = (tenant.oversubscribes ? wire::kOversubscribeSelf : 0) |
+               (message.flags & wire::kMemoryOfVariable);
   kept_.run_begins(std::move(kept));
 }
 
@@ -153,6 +192,7 @@ void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
   const auto tenant = begin_run(session, message);
   if (!tenant) return refuse(session, tenant.error().message);
   session.run = *tenant;
+  count_for(session, "");  // runs have a bound of their own
   runs_.begin(*tenant, *session.key, group_for(session, *tenant));
   keep_run(session, *tenant, message);
   auto welcome = wire::make<wire::Welcome>();
@@ -161,9 +201,10 @@ void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
   welcome.minor = wire::kMinor;
   welcome.client = tenant->value;
   welcome.when_lost = settings_.when_lost;
+  const TenantRecord& record = broker_->tenants().at(*tenant);
   welcome.backend =
-      message.backend == wire::Backend::Default ? settings_.memory_backend : message.backend;
-  welcome.flags = message.flags & wire::kOversubscribeSelf;
+      record.backend == wire::Backend::Default ? settings_.memory_backend : record.backend;
+  welcome.flags = message.flags & (wire::kOversubscribeSelf | wire::kMemoryOfVariable);
   wire::put_text(welcome.tenant, sizeof welcome.tenant,
                  broker_->tenants().at(*tenant).is.name.c_str());
   broker_->place_run(*tenant, message, welcome);
@@ -271,9 +312,13 @@ void ProgramServer::look_after_runs() {
 }
 
 std::optional<Time> ProgramServer::look_at_ending() {
-  if (look_closely_until_ <= reactor_.now()) return std::nullopt;
-  look_after_runs();
-  return reactor_.now() + kLookClosely;
+  const Time now = reactor_.now();
+  if (look_closely_until_ <= now) return std::nullopt;
+  if (look_closely_next_ <= now) {
+    look_after_runs();
+    look_closely_next_ = now + kLookClosely;
+  }
+  return look_closely_next_;
 }
 
 }  // namespace nvshare::daemon

@@ -20,6 +20,19 @@ namespace {
 constexpr int kAcceptsPerTurn = 32;
 constexpr int kPacketsPerTurn = 8;  // of one connection: nobody fills a turn alone
 
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+// The peer's process. Without the kernel's own word (Linux 6.5) the number may be another's by now.
+UniqueFd process_of(int socket, int pid) {
+  int process = -1;
+  socklen_t length = sizeof process;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &length) == 0)
+    return UniqueFd(process);
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
 bool has_ended(const UniqueFd& process) {
   pollfd ended{process.get(), POLLIN, 0};
   return process && poll(&ended, 1, 0) != 0;
@@ -67,6 +80,14 @@ void ProgramServer::accept_some() {
   }
 }
 
+// The connection counts as one of that tenant's from now on; as nobody's when the name is empty.
+void ProgramServer::count_for(Session& session, const std::string& tenant) {
+  const auto known = connections_.find(session.counts_for);
+  if (known != connections_.end() && --known->second == 0) connections_.erase(known);
+  session.counts_for = tenant;
+  if (!tenant.empty()) ++connections_[tenant];
+}
+
 void ProgramServer::take(UniqueFd socket) {
   ucred peer{};
   socklen_t length = sizeof peer;
@@ -76,17 +97,24 @@ void ProgramServer::take(UniqueFd socket) {
   session.id = id;
   session.socket = std::move(socket);
   session.peer = {peer.pid, peer.uid};
-  session.key = processes_.key_of(peer.pid);
-  ++per_user_[peer.uid];
+  if (peer.pid > 0) {
+    session.process = process_of(session.socket.get(), peer.pid);
+    if (!session.process && errno == ESRCH) return doom(session);
+    session.key = processes_.key_of(peer.pid);
+    // What was read may be of another process, which has the number now.
+    if (has_ended(session.process)) return doom(session);
+  }
+  const auto levels = processes_.tenants_of(peer.pid, peer.uid);
+  if (!levels) return refuse(session, levels.error().message, true);
+  const std::string& top = levels->front().name;
+  count_for(session, top);
   if (static_cast<int>(sessions_.size()) > settings_.max_clients) {
     return refuse(session, "the scheduler serves as many programs as max_clients allows");
   }
-  if (per_user_[peer.uid] > settings_.max_clients_per_user) {
-    return refuse(session, "you have as many programs as max_clients_per_user allows");
-  }
-  if (peer.pid > 0) {
-    session.process.reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
-    if (!session.process && errno == ESRCH) return doom(session);
+  if (connections_.at(top) > settings_.max_clients_per_user) {
+    return refuse(session,
+                  fmt::format("'{}' has {} programs, as many as max_clients_per_user allows", top,
+                              settings_.max_clients_per_user));
   }
   const auto watched =
       reactor_.watch(session.socket.get(), EPOLLIN, [this, id](std::uint32_t) { read_some(id); });
@@ -116,7 +144,7 @@ void ProgramServer::close(SessionId id) {
   Session session = std::move(at->second);
   sessions_.erase(at);
   greeting_.erase({session.hello_due, id});
-  if (--per_user_[session.peer.uid] == 0) per_user_.erase(session.peer.uid);
+  count_for(session, "");
   if (session.client) {
     by_client_.erase(*session.client);
     if (session.joined) runs_.left(*session.key);
@@ -178,11 +206,12 @@ void ProgramServer::greet(Session& session, const wire::Header* header) {
   doom(session);
 }
 
-void ProgramServer::refuse(Session& session, const std::string& reason) {
+void ProgramServer::refuse(Session& session, const std::string& reason, bool for_good) {
   log_.warn("refused", {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"reason", reason}});
   auto message = wire::make<wire::Refused>();
   message.major = wire::kMajor;
   message.minor = wire::kMinor;
+  if (for_good) message.flags = wire::kRefusedForGood;
   wire::put_text(message.reason, sizeof message.reason, reason.c_str());
   (void)wire::send(session.socket.get(), &message.header, false);
   doom(session);
@@ -193,15 +222,12 @@ Result<void> ProgramServer::check_version(std::uint32_t magic, std::uint16_t maj
   return Error{fmt::format("the scheduler speaks protocol {}.{}", wire::kMajor, wire::kMinor)};
 }
 
-Result<TenantId> ProgramServer::tenant_of(const Session& session) {
-  const auto run = run_of(session.peer.pid);
-  if (!run) return run.error();
-  if (*run) return **run;
-  return tenant_outside_runs(session.peer);
-}
-
 void ProgramServer::hello(Session& session, const wire::Hello& message) {
-  const auto tenant = tenant_of(session);
+  // What the process is does not change while it waits, and a place may become free.
+  constexpr bool kForGood = true;
+  const auto run = run_of(session.peer.pid);
+  if (!run) return refuse(session, run.error().message, kForGood);
+  const auto tenant = *run ? Result<TenantId>(**run) : tenant_outside_runs(session.peer);
   if (!tenant) return refuse(session, tenant.error().message);
   auto page = SharedPage::make();
   if (!page) return refuse(session, page.error().message);
@@ -223,7 +249,7 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   };
   const auto known =
       broker_->hello(message, session.peer, *tenant, *session.page, reactor_.now(), greet);
-  if (!known) return refuse(session, known.error().message);
+  if (!known) return refuse(session, known.error().message, kForGood);
   session.page.close_fd();
 }
 
@@ -231,10 +257,26 @@ core::Limits ProgramServer::limits_for_new(const TenantName& name) const {
   return kept_.limits_of(name, settings_.default_limits()).limits;
 }
 
-// The tenant that the process belongs to beside any run. Made when nobody of it has come yet.
+Result<TenantId> ProgramServer::make_tenants(const std::vector<TenantName>& names) {
+  std::optional<TenantId> innermost;
+  for (const TenantName& name : names) {
+    const bool is_new = broker_->find_tenant(name.name) == nullptr;
+    if (is_new) kept_.begins(name);
+    const core::Limits limits = is_new ? limits_for_new(name) : core::Limits{};
+    const auto tenant = broker_->tenant_for(name, limits, reactor_.now(), innermost);
+    if (!tenant) return tenant.error();
+    innermost = *tenant;
+    if (!is_new) continue;
+    broker_->keep(*tenant, kept_.limited_live(name));
+    if (kept_.paused(name)) (void)broker_->set_paused(*tenant, true, reactor_.now());
+  }
+  return *innermost;
+}
+
+// The tenant that the process belongs to beside any run. Made when none of its processes has come.
 Result<TenantId> ProgramServer::tenant_outside_runs(const Peer& peer) {
-  const TenantName name = processes_.tenant_of(peer.pid, peer.uid);
-  return broker_->tenant_for(name, limits_for_new(name), reactor_.now());
+  const auto levels = processes_.tenants_of(peer.pid, peer.uid);
+  return levels ? make_tenants(*levels) : Result<TenantId>(levels.error());
 }
 
 // A process that only looks is no client, and makes no tenant.
@@ -244,11 +286,16 @@ void ProgramServer::look(Session& session, const wire::Look& message) {
   }
   const auto run = run_of(session.peer.pid);
   if (!run) return refuse(session, run.error().message);
-  const TenantName outside = processes_.tenant_of(session.peer.pid, session.peer.uid);
+  const auto outside = processes_.tenants_of(session.peer.pid, session.peer.uid);
+  if (!outside) return refuse(session, outside.error().message);
   const TenantRecord* tenant =
-      *run ? &broker_->tenants().at(**run) : broker_->find_tenant(outside.name);
-  const core::Limits limits =
-      tenant != nullptr ? tightest_limits(broker_->tenants(), tenant->id) : limits_for_new(outside);
+      *run ? &broker_->tenants().at(**run) : broker_->find_tenant(outside->back().name);
+  core::Limits limits;
+  if (tenant != nullptr) {
+    limits = tightest_limits(broker_->tenants(), tenant->id);
+  } else {
+    for (const TenantName& level : *outside) limits = tightest(limits, limits_for_new(level));
+  }
   const GpuRecord* gpu = broker_->find_gpu(std::to_array(message.gpu));
   auto view = wire::make<wire::View>();
   if (limits.memory) view.memory_limit = static_cast<std::uint64_t>(limits.memory->count);

@@ -67,7 +67,7 @@ class ProgramServer final : public Outbox {
   // A program whose memory others may open: those of the same user, and in the same container.
   struct IpcOwner {
     IpcName name{};
-    TenantName home;
+    std::string home;
   };
   // A run whose keeper has not come back yet.
   struct RestoredRun {
@@ -79,6 +79,8 @@ class ProgramServer final : public Outbox {
     UniqueFd socket;
     UniqueFd process;  // becomes readable when the process is gone
     Peer peer;
+    std::string
+        counts_for;  // name of the top tenant whose connections it is one of; empty: of none
     std::optional<ProcessKey> key;  // none: the kernel does not show the process
     SharedPage page;
     std::optional<ClientId> client;
@@ -98,7 +100,7 @@ class ProgramServer final : public Outbox {
   void look(Session& session, const wire::Look& message);
   void ipc_exports(Session& session, const wire::IpcExports& message);
   void ipc_open(Session& session, const wire::IpcOpen& message);
-  Session* ipc_owner(const IpcName& name, const TenantName& home);
+  Session* ipc_owner(const IpcName& name, const std::string& home);
   bool ipc_connect(Session& owner, Session& asker, const wire::IpcMemory& memory);
   // The tenant of a keeper that comes back; nothing when it is none.
   std::optional<TenantId> take_restored(const Session& session, const std::string& name);
@@ -107,13 +109,17 @@ class ProgramServer final : public Outbox {
   void end_restored(TenantId tenant);
   std::optional<TenantId> run_around(const KeptRun& run) const;
   std::optional<TenantId> restored_parent(const KeptRun& run);
+  void count_for(Session& session, const std::string& tenant);
   core::Limits limits_for_new(const TenantName& name) const;
+  // The innermost of the tenants, the outermost first; those are made that are not there.
+  Result<TenantId> make_tenants(const std::vector<TenantName>& names);
   void keep_run(const Session& session, TenantId run, const wire::RunBegin& message);
-  Result<TenantId> tenant_of(const Session& session);
   Result<TenantId> tenant_outside_runs(const Peer& peer);
 
   // --- runs (program_runs.cpp)
   Result<TenantId> begin_run(const Session& session, const wire::RunBegin& message);
+  Result<void> check_run_count(TenantId parent) const;
+  Error name_taken(const TenantRecord& known, std::uint32_t uid, const Error& error) const;
   Result<std::optional<TenantId>> run_of(int pid, Runs::Asked asked = {});
   Result<std::optional<TenantId>> parent_for(const Session& session, const std::string& name);
   std::string group_for(const Session& session, TenantId run);
@@ -126,7 +132,7 @@ class ProgramServer final : public Outbox {
 
   // Of the first message of a connection.
   static Result<void> check_version(std::uint32_t magic, std::uint16_t major);
-  void refuse(Session& session, const std::string& reason);
+  void refuse(Session& session, const std::string& reason, bool for_good = false);
   void doom(Session& session);
   void close(SessionId id);
   Session* session_of(ClientId client);
@@ -146,9 +152,10 @@ class ProgramServer final : public Outbox {
   std::optional<RunGroups> groups_;   // none: runs are known by their keepers alone
   std::set<std::string> old_groups_;  // of runs that are gone, to be removed
   Time look_closely_until_{};         // a keeper has just gone: its process is about to end
-  bool told_of_groups_ = false;       // that one could not be made
+  Time look_closely_next_{};
+  bool told_of_groups_ = false;  // that one could not be made
   std::map<TenantId, RestoredRun> restored_;
-  std::map<std::uint32_t, int> per_user_;
+  std::map<std::string, int> connections_;         // of programs, by the name of their top tenant
   std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
   std::vector<SessionId> doomed_;
   Time started_{};

@@ -4,8 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/run_name.h"
 #include "daemon/serve/programs.h"
-#include "daemon/tenant_names.h"
 
 namespace nvshare::daemon {
 
@@ -32,18 +32,19 @@ std::optional<TenantId> ProgramServer::run_around(const KeptRun& run) const {
   return runs_.run_of_group(run.cgroup);
 }
 
-// Parents come before their parts; a user or container may have nothing but this run.
+// Parents come before their parts; a user, pod or container may have nothing but this run.
 std::optional<TenantId> ProgramServer::restored_parent(const KeptRun& run) {
   if (run.parent.empty()) return std::nullopt;
   if (const TenantRecord* known = broker_->find_tenant(run.parent)) return known->id;
-  std::optional<TenantName> name = tenant_called(run.parent, run.uid);
-  if (!name) {
-    // A run that is gone leaves its parts to the run around it, or else to the user or container.
-    // Past the run around it they would leave the limits of that run.
+  // A run that is gone leaves its parts to the run around it, or else to the tenants outside of
+  // runs. Past the run around it they would leave the limits of that run.
+  if (!is_schedulers_own(run.parent)) {
     if (const auto around = run_around(run)) return around;
-    name = processes_.tenant_of(run.pid, run.uid);
   }
-  const auto made = broker_->tenant_for(*name, limits_for_new(*name), reactor_.now());
+  const auto levels = processes_.tenants_of(is_keeper(run) ? run.pid : 0, run.uid);
+  const bool by_group = !is_keeper(run) && !run.cgroup.empty();
+  const auto made = make_tenants(
+      by_group || !levels ? processes_.tenants_in("0::" + run.cgroup, run.uid) : *levels);
   return made ? std::optional(*made) : std::nullopt;
 }
 

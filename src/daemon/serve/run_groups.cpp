@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <sstream>
 
@@ -18,6 +20,7 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr std::string_view kPrefix = "nvshare-run-";
+constexpr std::size_t kLongestPath = 2048;
 constexpr int kMostOfOneName = 16;  // groups of one name side by side: of several schedulers
 constexpr int kDeepest = 64;        // groups in one another that are looked through
 
@@ -36,7 +39,7 @@ bool has_processes(const std::string& folder) {
   const UniqueFd file(::open((folder + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 256> text;
   const auto length = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  if (length <= 0) return false;
+  if (length <= 0) return length < 0 && errno != ENOENT && errno != ENODEV && errno != ENOTDIR;
   return std::string_view(text.data(), static_cast<std::size_t>(length)).find("populated 1") !=
          std::string_view::npos;
 }
@@ -117,6 +120,11 @@ Result<void> RunGroups::move(const std::string& present, const std::string& grou
 
 Result<std::string> RunGroups::make(const std::string& present, const std::string& name,
                                     int pid) const {
+  // Anybody may give a group any bytes for a name, and the state file has text of a bounded length.
+  const bool tame =
+      present.size() <= kLongestPath &&
+      std::all_of(present.begin(), present.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!tame) return Error{"the group around it has a name that is too long or not plain"};
   const std::string own = std::string(kPrefix) + name;
   const std::string_view last = std::string_view(present).substr(present.rfind('/') + 1);
   const std::string_view rest = last.substr(std::min(last.size(), own.size()));
@@ -138,9 +146,24 @@ Result<std::string> RunGroups::make(const std::string& present, const std::strin
   return Error{fmt::format("too many groups '{}' in {}", own, present)};
 }
 
+bool RunGroups::is_of_a_user(const std::string& group) const {
+  const auto folder = folder_of(group);
+  struct stat about {};
+  return folder && ::stat(folder->c_str(), &about) == 0 && about.st_uid != 0;
+}
+
 bool RunGroups::is_populated(const std::string& group) const {
   const auto folder = folder_of(group);
   return folder && has_processes(*folder);
+}
+
+int RunGroups::process_in(const std::string& group, int other_than) const {
+  const auto folder = folder_of(group);
+  if (!folder) return 0;
+  std::ifstream file(*folder + "/cgroup.procs");
+  int found = 0;
+  for (int pid = 0; (found == 0 || found == other_than) && file >> pid;) found = pid;
+  return found;
 }
 
 bool RunGroups::remove(const std::string& group) const {

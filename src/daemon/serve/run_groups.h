@@ -25,13 +25,20 @@ class RunGroups {
   // Moves the process into the group. Nothing happens to a process that comes from elsewhere than
   // the group around it: it would leave limits behind.
   Result<void> move(const std::string& present, const std::string& group, int pid) const;
-  // A process is in the group, or in one below it. False when the group is gone.
+  // A process is in the group, or in one below it. False when the group is gone; true where that
+  // cannot be told, because the run's limits would be lost with it.
   bool is_populated(const std::string& group) const;
+  // A process in the group itself, other than that one where there is another; 0: none can be seen.
+  int process_in(const std::string& group, int other_than) const;
   // Removes the group with those below it. False when processes are in it.
   bool remove(const std::string& group) const;
   // Removes empty groups of runs that an earlier scheduler has left behind. Returns the others:
   // they may be of runs that nobody knows any more.
   std::vector<std::string> remove_leftovers() const;
+
+  // Another user than root owns the group, and can make groups below it. False for a group that
+  // cannot be seen from here.
+  bool is_of_a_user(const std::string& group) const;
 
   const std::string& folder() const { return folder_; }
 
