@@ -175,7 +175,8 @@ TEST(Abuse, ConnectionsAreBounded) {
   }
   TestProgram one_more(scheduler);
   EXPECT_FALSE(one_more.hear<wire::Welcome>());
-  EXPECT_EQ(one_more.refused(), "you have as many programs as max_clients_per_user allows");
+  EXPECT_EQ(one_more.refused(), "'user-" + std::to_string(getuid()) +
+                                    "' has 3 programs, as many as max_clients_per_user allows");
   programs.clear();
   ASSERT_TRUE(eventually([&] { return scheduler.clients() == 0; }));
   expect_well(scheduler);

@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 
 #include "harness.h"
@@ -83,6 +85,27 @@ TEST(SchedulerRuns, AUserIsLimitedBeforeItsFirstProcessComes) {
             "cores 31 is above the limit of '" + kUser + "', which is 30");
   EXPECT_EQ(scheduler.ask({{"op", "limit"}, {"name", "user-x"}, {"cores", 30}})["ok"], false);
   EXPECT_EQ(scheduler.ask({{"op", "limit"}, {"name", "user-007"}, {"cores", 30}})["ok"], false);
+}
+
+// Runs cost the scheduler something also where they have no connection.
+TEST(SchedulerRuns, AUserHasABoundedNumberOfRuns) {
+  SchedulerProcess scheduler({.arguments = {}, .environment = {"NVSHARE_MAX_CLIENTS_PER_USER=3"}});
+  std::vector<std::unique_ptr<TestProgram>> runs;
+  for (const char* name : {"a", "b", "c"}) {
+    runs.push_back(std::make_unique<TestProgram>(scheduler));
+    ASSERT_TRUE(runs.back()->run_begin(name)) << runs.back()->refused();
+  }
+  {
+    TestProgram program(scheduler);
+    EXPECT_TRUE(program.hello()) << "a run takes no place of a program";
+  }
+  TestProgram fourth(scheduler);
+  EXPECT_FALSE(fourth.run_begin("d"));
+  EXPECT_NE(fourth.refused().find("has 3 runs"), std::string::npos) << fourth.refused();
+  runs.pop_back();
+  ASSERT_TRUE(eventually([&] { return scheduler.tenant("c").is_null(); }));
+  TestProgram again(scheduler);
+  EXPECT_TRUE(again.run_begin("d")) << again.refused();
 }
 
 // Nobody goes before other users by asking for it.
@@ -440,6 +463,97 @@ TEST_F(RunCgroups, ARunInARunHasItsGroupInside) {
   });
   EXPECT_EQ(outer.wait(), 0);
   EXPECT_TRUE(eventually([&] { return scheduler.tenant("outer").is_null(); }));
+}
+
+// A pod with two containers, as a kubelet makes their groups.
+struct Pods : RunCgroups {
+  static constexpr const char* kPod = "0b1d2c3a-1111-2222-3333-444455556666";
+
+  void SetUp() override {
+    RunCgroups::SetUp();
+    if (IsSkipped()) return;
+    around_ = mounted_at() + folder_of(getpid());
+    made_ = std::filesystem::path(around_) / ("nvshare-pods-" + std::to_string(getpid()));
+    std::error_code error;
+    for (const char first : {'a', 'b'}) {
+      std::filesystem::create_directories(group_of(first), error);
+      if (error) GTEST_SKIP() << "no group can be made here";
+    }
+  }
+  void TearDown() override {
+    for (const char first : {'a', 'b'}) {
+      EXPECT_TRUE(
+          eventually([&] { return ::rmdir(group_of(first).c_str()) == 0 || errno == ENOENT; }));
+    }
+    (void)::rmdir((made_ / "kubepods" / (std::string("pod") + kPod)).c_str());
+    (void)::rmdir((made_ / "kubepods").c_str());
+    (void)::rmdir(made_.c_str());
+  }
+  std::filesystem::path group_of(char first) const {
+    return made_ / "kubepods" / (std::string("pod") + kPod) / std::string(64, first);
+  }
+  // The calling process is in that container from now on.
+  bool enter(char first) const {
+    return static_cast<bool>(std::ofstream(group_of(first) / "cgroup.procs")
+                             << getpid() << std::flush);
+  }
+
+ private:
+  std::string around_;
+  std::filesystem::path made_;
+};
+
+TEST_F(Pods, ContainersAreInTheirPodAndHaveItsLimits) {
+  const std::string pod = std::string("pod-") + kPod;
+  ASSERT_EQ(scheduler.ask({{"op", "limit"}, {"name", pod}, {"cores", 30}, {"memory", kGi}})["ok"],
+            true);
+  EXPECT_TRUE(scheduler.tenant(pod).is_null()) << "none of its processes has come";
+  Forked containers([&] {
+    if (!enter('a')) _exit(1);
+    TestProgram first(scheduler);
+    if (!first.hello()) _exit(2);
+    if (first.page()->scheduler.core_limit != 30) _exit(3);
+    if (first.ask_memory(kGi / 4 * 3) != true) _exit(4);
+    Forked second([&] {
+      if (!enter('b')) _exit(1);
+      TestProgram other(scheduler);
+      if (!other.hello()) _exit(2);
+      if (other.ask_memory(kGi / 2) != false) _exit(3);
+      if (other.ask_memory(kGi / 8) != true) _exit(4);
+      TestProgram run(scheduler);
+      if (!run.run_begin("train")) _exit(5);
+      if (scheduler.tenant("train")["parent"] != "container-bbbbbbbbbbbb") _exit(6);
+      _exit(0);
+    });
+    if (second.wait() != 0) _exit(5);
+    const json status = scheduler.tenant("container-aaaaaaaaaaaa");
+    if (status["parent"] != pod || status["kind"] != "container") _exit(6);
+    if (scheduler.tenant(pod)["kind"] != "pod") _exit(7);
+    if (scheduler.tenant(pod)["limits_from"]["cores"] != "limit") _exit(8);
+    // A change holds for all of its containers at once.
+    scheduler.ask({{"op", "limit"}, {"name", pod}, {"cores", 80}});
+    if (!eventually([&] { return first.page()->scheduler.core_limit == 80; })) _exit(9);
+    _exit(0);
+  });
+  EXPECT_EQ(containers.wait(), 0);
+}
+
+TEST_F(Pods, AContainersRunComesBackBelowItsPodAfterARestart) {
+  Forked keeper([&] {
+    if (!enter('a')) _exit(1);
+    TestProgram run(scheduler);
+    if (!run.run_begin("train")) _exit(2);
+    pause();
+  });
+  const std::string pod = std::string("pod-") + kPod;
+  ASSERT_TRUE(eventually([&] { return !scheduler.tenant("train").is_null(); }));
+  ASSERT_EQ(scheduler.ask({{"op", "limit"}, {"name", pod}, {"cores", 30}})["kept"], true);
+  scheduler.signal(SIGKILL);
+  scheduler.wait();
+  ASSERT_TRUE(scheduler.again({.arguments = {}, .environment = {}, .cgroups = true}));
+  EXPECT_EQ(scheduler.tenant("train")["parent"], "container-aaaaaaaaaaaa");
+  EXPECT_EQ(scheduler.tenant("container-aaaaaaaaaaaa")["parent"], pod);
+  EXPECT_EQ(scheduler.tenant(pod)["cores"], 30);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "wire/channel.h"
@@ -16,7 +17,7 @@ namespace nvshare::integration {
 using namespace nvshare::wire;
 
 FakeScheduler::FakeScheduler(const std::string& directory)
-    : listener_(listen_at((directory + "/" + kProgramSocket).c_str(), 0600)) {
+    : path_(directory + "/" + kProgramSocket), listener_(listen_at(path_.c_str(), 0600)) {
   if (listener_ < 0 || ::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0) {
     complaints_ = "cannot listen in " + directory;
     return;
@@ -377,6 +378,11 @@ bool FakeScheduler::close(Duration limit) {
     return std::all_of(clients_.begin(), clients_.end(),
                        [](const auto& client) { return client->grant == 0; });
   });
+}
+
+void FakeScheduler::hide(bool hidden) {
+  const std::string aside = path_ + ".hidden";
+  (void)::rename((hidden ? path_ : aside).c_str(), (hidden ? aside : path_).c_str());
 }
 
 bool FakeScheduler::reconnect(std::size_t least, Duration limit) {

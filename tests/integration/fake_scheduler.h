@@ -72,6 +72,8 @@ class FakeScheduler {
   // released within the limit.
   bool close(Duration limit = 20s);
 
+  // From now on nobody finds its socket, as if it had ended; or everybody does again.
+  void hide(bool hidden);
   // Breaks off with all clients, and waits until so many have come back.
   bool reconnect(std::size_t least, Duration limit = 20s);
 
@@ -131,6 +133,7 @@ class FakeScheduler {
   void drop_client(Client& client);
   std::size_t count(bool Client::*what) const;
 
+  const std::string path_;
   int listener_ = -1;
   int wake_[2] = {-1, -1};
   std::mutex lock_;

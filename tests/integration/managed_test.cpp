@@ -117,10 +117,13 @@ TEST_F(ManagedMemory, ComesBackByItselfWhenTheSchedulerIsGone) {
   const CUdeviceptr address = allocate(8 * kMiB);
   ASSERT_TRUE(scheduler().close());
   EXPECT_EQ(scheduler().order_out(~std::uint64_t{0}).out, 8 * kMiB);
-  ASSERT_TRUE(scheduler().reconnect(1));
+  scheduler().hide(true);
+  ASSERT_TRUE(scheduler().reconnect(0));
+  EXPECT_TRUE(eventually([&] { return used() - used_before == 8 * kMiB; }, 20s));
+  scheduler().hide(false);
+  ASSERT_TRUE(scheduler().wait_for_clients(1));
   EXPECT_EQ(scheduler().allocated(), 8 * kMiB);
   EXPECT_EQ(scheduler().resident(), 8 * kMiB);
-  EXPECT_EQ(used() - used_before, 8 * kMiB);
   free(address);
 }
 

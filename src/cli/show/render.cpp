@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -166,7 +167,9 @@ bool is_plain(const Branch& branch, bool is_private) {
                        (tenant.priority != 0 && !(is_private && tenant.priority == 10));
   const bool deep = std::any_of(branch.parts.begin(), branch.parts.end(),
                                 [](const Branch& one) { return !one.parts.empty(); });
-  return tenant.kind != "run" && !branch.has_own && !limited && !tenant.paused && !deep;
+  constexpr std::array<std::string_view, 4> kAround{"user", "pod", "container", "cgroup"};
+  const bool around = std::ranges::find(kAround, tenant.kind) != kAround.end();
+  return around && !branch.has_own && !limited && !tenant.paused && !deep;
 }
 
 struct Line {

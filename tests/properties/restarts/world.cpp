@@ -51,10 +51,6 @@ bool World::is_paused(const std::string& name) const {
   return paused;
 }
 
-bool World::has_core_limit(const std::string& name) const {
-  return tightest(name).core_percent < core::kNoCoreLimit;
-}
-
 core::Limits World::limits_of(const Tenant& tenant) {
   core::Limits limits = tenant.asked;
   if (tenant.live.cores) limits.core_percent = *tenant.live.cores;
@@ -133,8 +129,8 @@ void World::check_programs() {
   must(life_->t.outbox.disconnected.empty(), "a program is sent away");
 }
 
-// Nobody is idle that has work and no limit of cores while the GPU is free. Nobody runs that is
-// paused, but to the end of a kernel.
+// While the GPU is free, a program with work waits only because a limit of it or of a level above is
+// used up. A paused program runs to the end of a kernel and no further.
 void World::check_grants() {
   const Program* waits = nullptr;
   bool held = false;
@@ -144,7 +140,8 @@ void World::check_grants() {
     held |= program.turn.has_value();
     must(!program.turn || program.works, "a grant for one without work");
     must(!program.turn || program.turn->dropped || !paused, "runs though it is paused");
-    if (program.works && !program.turn && !paused && !has_core_limit(program.tenant)) {
+    if (program.works && !program.turn && !paused &&
+        life_->broker().core().reason(*program.client, life_->t.now)->why != core::Why::OverLimit) {
       waits = &program;
     }
   }

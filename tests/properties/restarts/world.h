@@ -128,7 +128,6 @@ class World {
   void each_level(const std::string& name, const std::function<void(const Tenant&)>& call) const;
   bool is_below(const std::string& name, const std::string& tenant) const;
   bool is_paused(const std::string& name) const;
-  bool has_core_limit(const std::string& name) const;
   static core::Limits limits_of(const Tenant& tenant);
   core::Limits tightest(const std::string& name) const;
   Bytes memory_of(const std::string& name) const;
