@@ -306,8 +306,8 @@ MemoryRoom Core::Impl::room_of(const Client& client) const {
     room.limit = *limit - one->allocated;
     room.level = one->tenant->id;
   }
-  // The clients of a tenant that brought limits of their own have them together. Of two that leave the
-  // same it is the one to tell of: to raise the tenant's would not help.
+  // The clients of a tenant that brought limits of their own have them together. Of two that leave
+  // the same it is the one to tell of: to raise the tenant's would not help.
   if (client.own_limit && *client.own_limit - own.allocated_under_own <= room.limit) {
     room.limit = *client.own_limit - own.allocated_under_own;
     room.level.reset();

@@ -23,13 +23,10 @@ TEST_F(Identity, AProgramCannotNameItselfIntoAnothersTenant) {
   Process victim = probe("victim", {"--cores", "90", "--mem", "1Gi"});
   ASSERT_EQ(ask(victim, "start"), "CUDA_SUCCESS");
   Process thief = probe("thief", {"--cores", "10", "--mem", "64Mi"});
-  EXPECT_EQ(ask(thief, "claim victim"),
-            "refused: the name 'victim' is taken by another tenant that runs now: "
-            "give another with --name");
+  const std::string taken = "refused: the name 'victim' is taken by ";
+  EXPECT_EQ(ask(thief, "claim victim").rfind(taken, 0), 0u);
   Process stranger = start({probe_program()});
-  EXPECT_EQ(ask(stranger, "claim victim"),
-            "refused: the name 'victim' is taken by another tenant that runs now: "
-            "give another with --name");
+  EXPECT_EQ(ask(stranger, "claim victim").rfind(taken, 0), 0u);
   EXPECT_EQ(ask(stranger, "claim user-0"),
             "refused: names that begin with 'user-' are the scheduler's own: "
             "give another with --name");

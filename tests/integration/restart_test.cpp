@@ -204,12 +204,12 @@ TEST_F(Restart, AClaimThatEndsLeavesNobodyWaiting) {
   end(jobs);
 }
 
-// The card of one scheduler after the other, with two programs that swap every two seconds.
+// The card of one scheduler after the other, with two programs that swap every four seconds.
 class RestartedCard : public Restart {
  protected:
   void SetUp() override {
     Restart::SetUp();
-    set("NVSHARE_QUANTUM_MIN", "2s");  // leaves NVML seconds without a swap to measure in
+    set("NVSHARE_QUANTUM_MIN", "4s");  // leaves NVML seconds without a swap to measure in
     start_again();
     jobs_.push_back(trainer("a", "320Mi"));
     jobs_.push_back(trainer("b", "320Mi"));
@@ -240,7 +240,7 @@ class RestartedCard : public Restart {
 
 // What programs have from before is not taken for what others have.
 TEST_F(RestartedCard, HoldsWhatItHeldBefore) {
-  for (int round = 0; round < 3 && !HasFailure(); ++round) {
+  for (int round = 0; round < 2 && !HasFailure(); ++round) {
     ASSERT_TRUE(eventually([&] { return swaps(); }, 30s));
     ASSERT_TRUE(eventually([&] { return !swaps(); }, 30s));
     const std::int64_t before = safe();
@@ -258,7 +258,7 @@ TEST_F(RestartedCard, HoldsItSoonAgainAfterARestartInTheMiddleOfASwap) {
   const std::int64_t before = safe();
   ASSERT_TRUE(eventually([&] { return swaps(); }, 30s));
   start_again();
-  EXPECT_TRUE(eventually([&] { return safe() >= before - (16l << 20); }, 15s))
+  EXPECT_TRUE(eventually([&] { return safe() >= before - (16l << 20); }, 60s))
       << safe() << " of " << before << " " << status().dump(1);
 }
 

@@ -129,8 +129,8 @@ void World::check_programs() {
   must(life_->t.outbox.disconnected.empty(), "a program is sent away");
 }
 
-// While the GPU is free, a program with work waits only because a limit of it or of a level above is
-// used up. A paused program runs to the end of a kernel and no further.
+// While the GPU is free, a program with work waits only because a limit of it or of a level above
+// is used up. A paused program runs to the end of a kernel and no further.
 void World::check_grants() {
   const Program* waits = nullptr;
   bool held = false;
