@@ -142,19 +142,26 @@ void Gpu::memory_moved(Client& client, const MemoryMoved& how, Time now, Decisio
 }
 
 void Gpu::set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now) {
-  Share* binds = nullptr;  // the outermost share that goes over its limit by this
-  const bool bound_before = client.share->over_memory_limit();
+  static_assert(kDeepestTenant < 32);
+  std::uint32_t over_before = 0;  // a bit for each level
+  const auto each_level = [&](auto call) {
+    std::uint32_t level = 1;
+    for (Share* one = client.share; one != nullptr; one = one->parent, level <<= 1)
+      call(*one, level);
+  };
+  each_level([&](const Share& one, std::uint32_t level) {
+    if (one.over_its_memory_limit()) over_before |= level;
+  });
   residency_.set_allocated(client, allocated, beyond);
-  if (bound_before || !client.share->over_memory_limit()) return;
-  for (Share* one = client.share; one != nullptr; one = one->parent) {
-    if (one->is_own || !one->tenant->limits.memory) continue;
-    if (one->allocated > *one->tenant->limits.memory) binds = one;
-  }
-  if (binds != nullptr) memory_limit_may_bind(*binds, false, now);
+  Share* binds = nullptr;  // the outermost share that goes over its limit by this
+  each_level([&](Share& one, std::uint32_t level) {
+    if (one.over_its_memory_limit() && (over_before & level) == 0) binds = &one;
+  });
+  if (binds != nullptr) memory_limit_may_bind(*binds, now);
 }
 
-void Gpu::memory_limit_may_bind(const Share& share, bool bound_before, Time now) {
-  if (bound_before || !share.over_memory_limit()) return;
+void Gpu::memory_limit_may_bind(const Share& share, Time now) {
+  if (!share.over_memory_limit()) return;
   for (const auto& [id, client] : clients_) {
     if (client->share->is_within(share)) residency_.limit_changed(*client, now);
   }

@@ -78,7 +78,7 @@ class Gpu {
   static void follow_limits(Share& share);
 
   void set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now);
-  void memory_limit_may_bind(const Share& share, bool bound_before, Time now);
+  void memory_limit_may_bind(const Share& share, Time now);
   void place(Client& client, Time now, Decisions& out);
   void park(Client& client, bool parked, Time now);
   void want(Client& client, bool wants, Time now);

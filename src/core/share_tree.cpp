@@ -94,7 +94,7 @@ void Gpu::limits_have_changed(bool cores_changed, Time now) {
   if (changing_.empty()) return;
   for (Share* share : changing_) follow_limits(*share);
   for (Share* share : changing_) engine_->after_limits_change(*share, cores_changed, now);
-  memory_limit_may_bind(*changing_.front(), false, now);
+  memory_limit_may_bind(*changing_.front(), now);
   changing_.clear();
 }
 

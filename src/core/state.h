@@ -205,10 +205,13 @@ struct alignas(64) Share {
   // The share of the whole tenant.
   Share& of_tenant() { return is_own ? *parent : *this; }
   const Share& of_tenant() const { return is_own ? *parent : *this; }
-  // Whether the tenant, or one that it is a part of, has more memory than it may.
+  // Whether the share of a whole tenant has more memory than the tenant may.
+  bool over_its_memory_limit() const {
+    return !is_own && tenant->limits.memory && allocated > *tenant->limits.memory;
+  }
+  // The same of the tenant, or of one that it is a part of.
   bool over_memory_limit() const {
-    if (!is_own && tenant->limits.memory && allocated > *tenant->limits.memory) return true;
-    return parent != nullptr && parent->over_memory_limit();
+    return over_its_memory_limit() || (parent != nullptr && parent->over_memory_limit());
   }
   bool is_within(const Share& other) const {
     return this == &other || (parent != nullptr && parent->is_within(other));
