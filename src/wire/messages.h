@@ -121,6 +121,9 @@ inline constexpr uint32_t kOversubscribeSelf = 1;  // its programs may have more
 // Its memory limit is NVSHARE_GPU_MEMORY_LIMIT, and not --mem. It asks for no more than the levels
 // above allow, because the variable can only lower a limit.
 inline constexpr uint32_t kMemoryOfVariable = 2;
+// The run had a tenant at a scheduler before this one. Its limits may be above those of the levels
+// around it, which hold all the same, because a refusal would leave its programs without a run.
+inline constexpr uint32_t kComesBack = 4;
 
 // GPUs that a run names or is placed on, at most.
 inline constexpr size_t kMostRunGpus = 16;

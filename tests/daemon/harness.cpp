@@ -292,11 +292,12 @@ bool TestProgram::ipc_exports(std::uint8_t name) {
 }
 
 std::optional<wire::Welcome> TestProgram::run_begin(const std::string& name, int cores,
-                                                    std::uint64_t memory) {
+                                                    std::uint64_t memory, std::uint32_t flags) {
   auto message = wire::make<wire::RunBegin>();
   message.magic = wire::kMagic;
   message.major = wire::kMajor;
   message.minor = wire::kMinor;
+  message.flags = flags;
   message.core_limit = cores;
   message.memory_limit = memory;
   wire::put_text(message.name, sizeof message.name, name.c_str());

@@ -104,7 +104,7 @@ class TestProgram {
 
   std::optional<wire::Welcome> hello(std::uint64_t allocated = 0, std::uint64_t resident = 0);
   std::optional<wire::Welcome> run_begin(const std::string& name, int cores = 100,
-                                         std::uint64_t memory = 0);
+                                         std::uint64_t memory = 0, std::uint32_t flags = 0);
   std::optional<wire::View> look();
   std::optional<wire::IpcPeer> ipc_open(std::uint8_t owner, const wire::IpcMemory& memory);
   bool ipc_exports(std::uint8_t name);

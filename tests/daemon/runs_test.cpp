@@ -249,6 +249,24 @@ TEST(SchedulerRuns, ARunHasNoMoreThanItsUser) {
             "memory 4GiB is above the limit of '" + kUser + "', which is 2GiB");
 }
 
+// As when a private scheduler has given way to this one, whose users have limits.
+TEST(SchedulerRuns, ARunThatComesBackIsTakenWhateverItAsksFor) {
+  SchedulerProcess scheduler;
+  const json limited =
+      scheduler.ask({{"op", "limit"}, {"name", kUser}, {"cores", 30}, {"memory", kGi}});
+  ASSERT_EQ(limited["ok"], true) << limited;
+  EXPECT_FALSE(TestProgram(scheduler).run_begin("train", 50, 2 * kGi));
+  TestProgram run(scheduler);
+  ASSERT_TRUE(run.run_begin("train", 50, 2 * kGi, wire::kComesBack)) << run.refused();
+  TestProgram program(scheduler);
+  ASSERT_TRUE(program.hello());
+  EXPECT_EQ(scheduler.tenant("train")["parent"], kUser);
+  EXPECT_EQ(program.page()->scheduler.core_limit, 30u) << "the limit of the user holds";
+  EXPECT_EQ(program.page()->scheduler.memory_limit, kGi);
+  ASSERT_EQ(scheduler.ask({{"op", "limit"}, {"name", kUser}, {"cores", 80}})["ok"], true);
+  EXPECT_TRUE(eventually([&] { return program.page()->scheduler.core_limit == 50; }));
+}
+
 // As after a restart, when programs are back before their run.
 TEST(SchedulerRuns, ARunTakesOverTheProgramsBelowIt) {
   SchedulerProcess scheduler;

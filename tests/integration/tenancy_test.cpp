@@ -201,6 +201,18 @@ TEST_F(TwoSchedulers, ARunWhoseNameIsTakenAtTheSystemsTakesAnother) {
       << mine.process.output();
 }
 
+// A user may have less there than under its own scheduler.
+TEST_F(TwoSchedulers, ARunKeepsItsPlaceWhereItsUserHasLess) {
+  Job train = job("train", {"--cores", "60", "--priority", "5"}, {"--seconds", "60"});
+  ASSERT_TRUE(train.process.wait_for("progress", 20s)) << train.process.output();
+  set("NVSHARE_DEFAULT_CORES", "20");
+  const Process system = start_system();
+  ASSERT_TRUE(eventually([&] { return is_at("train", false); }, 20s)) << status();
+  sleep(1s);
+  EXPECT_EQ(wrong_share(share_for(train, 4s), 20, "train"), "");
+  EXPECT_EQ(tenant("train").value("cores", 0), 60);
+}
+
 TEST_F(TwoSchedulers, ARunWaitsForTheSystemsScheduler) {
   {
     Process killed = start_system();

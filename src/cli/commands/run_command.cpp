@@ -252,7 +252,8 @@ class RunTenant {
     UniqueFd connection = path ? connect_at_once(*path) : UniqueFd();
     if (!connection) return connection;
     const GpuRequest kept{gpus_.empty() ? wire::GpuChoice::None : wire::GpuChoice::Kept, 1, gpus_};
-    ask_for_run(connection.get(), name_, wanted_.limits, wanted_.backend, wanted_.flags, kept);
+    ask_for_run(connection.get(), name_, wanted_.limits, wanted_.backend,
+                wanted_.flags | wire::kComesBack, kept);
     return connection;
   }
 

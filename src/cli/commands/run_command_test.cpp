@@ -211,8 +211,9 @@ TEST_F(Run, ARunComesBackWithTheMemoryLimitOfTheEnvironment) {
   Process process = start({"--name", "of-an-older-scheduler", "--", "sh", "-c",
                            "kill -9 $PPID; trap 'exit 3' TERM; while :; do sleep 0.05; done"},
                           {"NVSHARE_GPU_MEMORY_LIMIT=1Gi"});
-  const std::string line = "of-an-older-scheduler 1073741824 100 0 flags 2\n";
-  EXPECT_TRUE(testing::eventually([&] { return installed_.runs() == line + line; }, 10s))
+  const std::string line = "of-an-older-scheduler 1073741824 100 0 flags 2";
+  const std::string both = line + "\n" + line + " comes back\n";
+  EXPECT_TRUE(testing::eventually([&] { return installed_.runs() == both; }, 10s))
       << installed_.runs();
   ::kill(process.pid(), SIGTERM);
   const Outcome outcome = process.wait();
@@ -484,7 +485,7 @@ TEST_F(Run, TakesPartAgainWhenTheSchedulerIsBack) {
   EXPECT_TRUE(process.wait_for_output("the scheduler is gone"));
   Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
   EXPECT_TRUE(process.wait_for_output("the scheduler is back")) << process.output();
-  EXPECT_EQ(installed_.runs(), "long 0 30 0\nlong 0 30 0\n");
+  EXPECT_EQ(installed_.runs(), "long 0 30 0\nlong 0 30 0 comes back\n");
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().code(), 3);
 }

@@ -138,7 +138,7 @@ TEST_F(Keeping, TheKeeperTakesPartAgainWhenTheSchedulerIsBack) {
   ::kill(installed_.schedulers().at(0), SIGKILL);
   Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
   EXPECT_TRUE(testing::eventually(
-      [&] { return installed_.runs() == "left 0 100 0\nleft 0 100 0\n"; }, 10s));
+      [&] { return installed_.runs() == "left 0 100 0\nleft 0 100 0 comes back\n"; }, 10s));
   ::kill(left, SIGKILL);
 }
 
@@ -217,8 +217,8 @@ TEST_F(Keeping, AProgramThatKillsItsKeeperStaysInItsRun) {
   const pid_t pid = process.pid();
   EXPECT_TRUE(process.wait_for_output("PPid:\t" + std::to_string(pid) + "\n", 20s))
       << process.output();
-  EXPECT_TRUE(
-      testing::eventually([&] { return installed_.runs() == "one 0 100 0\none 0 100 0\n"; }, 10s))
+  EXPECT_TRUE(testing::eventually(
+      [&] { return installed_.runs() == "one 0 100 0\none 0 100 0 comes back\n"; }, 10s))
       << installed_.runs();
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().code(), 6);
@@ -230,7 +230,7 @@ TEST_F(Keeping, ARunThatLostItsKeeperStaysOnItsGpu) {
       start({"--name", "placed", "--", "sh", "-c", "kill -9 $PPID; echo started; exec sleep 60"});
   ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
   EXPECT_TRUE(testing::eventually([&] { return times_begun("placed") == 2; }, 10s));
-  EXPECT_EQ(installed_.runs(), "placed 0 100 0\nplaced 0 100 0 keeps 1 from 7\n");
+  EXPECT_EQ(installed_.runs(), "placed 0 100 0\nplaced 0 100 0 keeps 1 from 7 comes back\n");
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().signal(), SIGTERM);
 }

@@ -68,6 +68,12 @@ std::string gpus_in(const wire::RunBegin& begin) {
   return " keeps " + std::to_string(begin.gpu_count) + " from " + std::to_string(begin.gpus[0][0]);
 }
 
+std::string flags_in(const wire::RunBegin& begin) {
+  const uint32_t others = begin.flags & ~wire::kComesBack;
+  return (others != 0 ? " flags " + std::to_string(others) : "") +
+         (others != begin.flags ? " comes back" : "");
+}
+
 std::string name_in(const wire::RunBegin& begin) {
   return std::string(begin.name, wire::text_length(begin.name, sizeof begin.name));
 }
@@ -132,11 +138,10 @@ class Server {
       return false;
     }
     runs_[connection] = name;
-    add_line(directory_ + "/runs",
-             name + " " + std::to_string(begin->memory_limit) + " " +
-                 std::to_string(begin->core_limit) + " " + std::to_string(begin->priority) +
-                 backend_in(*begin) + gpus_in(*begin) +
-                 (begin->flags != 0 ? " flags " + std::to_string(begin->flags) : ""));
+    add_line(directory_ + "/runs", name + " " + std::to_string(begin->memory_limit) + " " +
+                                       std::to_string(begin->core_limit) + " " +
+                                       std::to_string(begin->priority) + backend_in(*begin) +
+                                       gpus_in(*begin) + flags_in(*begin));
     auto welcome = wire::make<wire::Welcome>();
     if (name != "of-an-older-scheduler") welcome.flags = begin->flags;
     if (name == "placed") {

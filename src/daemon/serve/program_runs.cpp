@@ -47,6 +47,10 @@ bool has_memory_of_variable(const wire::RunBegin& message) {
   return (message.flags & wire::kMemoryOfVariable) != 0;
 }
 
+bool comes_back(const wire::RunBegin& message) {
+  return (message.flags & wire::kComesBack) != 0;
+}
+
 Result<void> check_backend(const wire::RunBegin& message) {
   if (message.backend > wire::Backend::Managed) {
     return Error{
@@ -111,8 +115,8 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
   if (known == nullptr) {
     if (const auto good = check_run_count(**parent); !good) return good.error();
   }
-  const auto good =
-      check_part(broker_->tenants(), *parent, *limits, before.value_or(core::Limits{}));
+  const core::Limits had = comes_back(message) ? *limits : before.value_or(core::Limits{});
+  const auto good = check_part(broker_->tenants(), *parent, *limits, had);
   if (!good) return good.error();
   limits->core_percent = std::min(limits->core_percent, settings_.run_cores_max);
   const auto begun =
