@@ -202,6 +202,41 @@ TEST_F(RefusedProgram, IsNotOneWhoseConnectionsAreShort) {
   EXPECT_EQ(one.output().find("nvshare: "), std::string::npos) << one.output();
 }
 
+// Between two connections nobody would count the memory.
+TEST_F(RefusedProgram, AllocatesNothingBetweenTwoConnections) {
+  auto scheduler = one_that(Greeting::Refuse, 0);
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "alloc 1Mi"), "CUDA_SUCCESS");
+  scheduler->turn_away(Greeting::Silence);
+  scheduler->reconnect(0);
+  one.say("alloc 2Mi");
+  sleep(700ms);
+  EXPECT_EQ(answers_of(one).size(), 2u) << "nobody was asked for the memory";
+  scheduler->welcome_all();
+  ASSERT_TRUE(scheduler->reconnect(1));
+  ASSERT_TRUE(answers(one, 3));
+  EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+  EXPECT_TRUE(eventually([&] { return scheduler->allocated() == mib(3); }));
+}
+
+// A question that the old connection did not answer is asked again on the new one.
+TEST_F(RefusedProgram, AsksForMemoryAgainWhereTheConnectionEndedFirst) {
+  auto scheduler = one_that(Greeting::Refuse, 0);
+  scheduler->keep_waiting(true);
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  one.say("alloc 1Mi");
+  ASSERT_TRUE(scheduler->wait_for_requests(1));
+  ASSERT_TRUE(scheduler->reconnect(1));
+  ASSERT_TRUE(scheduler->wait_for_requests(1)) << "it took the memory without an answer";
+  EXPECT_EQ(answers_of(one).size(), 1u);
+  scheduler->keep_waiting(false);
+  ASSERT_TRUE(answers(one, 2));
+  EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+  EXPECT_TRUE(eventually([&] { return scheduler->allocated() == mib(1); }));
+}
+
 // The scheduler takes it, breaks off, and does not take it again.
 TEST_F(RefusedProgram, NeitherLaunchesNorAllocatesAfterARestart) {
   for (const std::string what : {"spin 1ms", "alloc 1Mi", "info"}) {

@@ -1,5 +1,7 @@
 // What the scheduler is asked for and told of memory: of the GPU's, and of the host's.
 
+#include <optional>
+
 #include "interposer/gate/records.h"
 #include "interposer/link/link.h"
 #include "interposer/link/state.h"
@@ -48,7 +50,7 @@ enum class Asking { Refused, Given, Waits, NoPlace, Later };
 // begins anew says in its hello what is counted.
 Asking ask(Link& link, uint64_t bytes, bool movable, Request** place) {
   Lock lock(link.mutex);
-  if (is_refused(link)) return Asking::Later;
+  if (is_refused(link) || is_asking(link)) return Asking::Later;
   if (!add_allocated(link, bytes)) return Asking::Refused;
   if (!movable) link.book.pinned.fetch_add(bytes);
   if (link.phase == Phase::Unmanaged || take_credit(link, bytes, movable)) return Asking::Given;
@@ -103,8 +105,9 @@ bool must_wait(const Link& link) {
 
 bool wait_while_refused(const gate::Gate& gate) {
   const KeepErrno keep;
-  while (is_refused(*gate.link) && must_wait(*gate.link)) sleep_ns(kAskAgain);
-  return !is_refused(*gate.link);
+  const Link& link = *gate.link;
+  while (is_asking(link) || (is_refused(link) && must_wait(link))) sleep_ns(kAskAgain);
+  return !is_refused(link);
 }
 
 // Many signal handlers only note the signal, as Python's do. The wait ends after a handler has run,
@@ -128,30 +131,58 @@ CUresult wait_for_welcome(const gate::Gate& gate) {
   return CUDA_SUCCESS;
 }
 
-Given memory_request(gate::Gate& gate, uint64_t bytes, bool movable) {
-  const KeepErrno keep;
+namespace {
+
+// Nothing when the connection ended before the answer came.
+std::optional<Given> wait_for_answer(Link& link, Request& request) {
+  while (request.answer.load() == Request::kWaits) futex_wait(request.answer, Request::kWaits);
+  std::optional<Given> given = Given::Refused;
+  switch (request.answer.load()) {
+    case Request::kGiven:
+      given = Given::Room;
+      break;
+    case Request::kAbsent:
+      given = Given::Absent;
+      break;
+    case Request::kAgain:
+      given.reset();
+      break;
+    default:
+      take_back(link, request.bytes, request.movable, request.connection);
+  }
+  request.answer = Request::kNobody;
+  return given;
+}
+
+// One try; nothing when it must be tried again.
+std::optional<Given> try_to_get(gate::Gate& gate, uint64_t bytes, bool movable) {
   Link& link = *gate.link;
   Request* request = nullptr;
-  Asking asking;
-  for (;;) {
-    asking = ask(link, bytes, movable, &request);
-    if (asking == Asking::Later && wait_while_refused(gate)) continue;
-    if (asking != Asking::NoPlace) break;
-    sleep_ns(1'000'000);  // more threads than places
+  switch (ask(link, bytes, movable, &request)) {
+    case Asking::Given:
+      return Given::Room;
+    case Asking::Waits:
+      return wait_for_answer(link, *request);
+    case Asking::Later:
+      if (wait_while_refused(gate)) return std::nullopt;
+      return Given::Refused;
+    case Asking::NoPlace:
+      sleep_ns(1'000'000);  // more threads than places
+      return std::nullopt;
+    case Asking::Refused:
+      break;
   }
-  Given given = asking == Asking::Given ? Given::Room : Given::Refused;
-  if (asking == Asking::Waits) {
-    while (request->answer.load() == Request::kWaits) {
-      futex_wait(request->answer, Request::kWaits);
-    }
-    const uint32_t answer = request->answer.load();
-    if (answer == Request::kGiven) given = Given::Room;
-    if (answer == Request::kAbsent) given = Given::Absent;
-    if (given == Given::Refused) take_back(link, bytes, movable, request->connection);
-    request->answer = Request::kNobody;
-  }
-  publish_allocated(link);
-  return given;
+  return Given::Refused;
+}
+
+}  // namespace
+
+Given memory_request(gate::Gate& gate, uint64_t bytes, bool movable) {
+  const KeepErrno keep;
+  std::optional<Given> given;
+  while (!given) given = try_to_get(gate, bytes, movable);
+  publish_allocated(*gate.link);
+  return *given;
 }
 
 void memory_freed(gate::Gate& gate, const Gone& gone) {

@@ -294,7 +294,17 @@ uint64_t more_patience(uint64_t patience) {
 }  // namespace
 
 bool is_refused(const Link& link) {
-  return link.phase == Phase::Unmanaged && link.connection.absence.load() != Absence::NoScheduler;
+  if (link.phase != Phase::Unmanaged) return false;
+  const Absence absence = link.connection.absence.load();
+  return absence == Absence::Refused || absence == Absence::RefusedForGood;
+}
+
+bool is_asking(const Link& link) {
+  // Work in flight may need the thread that allocates, and the hello comes after that work. A
+  // larger number keeps such a program longer from going on.
+  constexpr uint64_t kMost = 10'000'000'000;
+  return link.phase == Phase::Unmanaged && link.connection.absence.load() == Absence::Asking &&
+         now_ns() - link.connection.lost_at.load() < kMost && !gate::stopped_looking();
 }
 
 void be_without_thread(Link& link) {

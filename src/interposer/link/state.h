@@ -22,7 +22,8 @@ enum class Phase : uint32_t {
 
 // A thread's question for memory.
 struct Request {
-  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused };
+  // Again: the connection ended first, and the bytes are not counted any more.
+  enum Answer : uint32_t { kNobody, kWaits, kGiven, kAbsent, kRefused, kAgain };
   Word answer{kNobody};
   uint64_t number = 0;
   uint64_t bytes = 0;
@@ -53,6 +54,9 @@ enum class Absence : uint32_t {
   // Waiting is of no use. A program without a context gets CUDA's error, and one with a context
   // waits, because it cannot go on.
   RefusedForGood,
+  // The scheduler has closed the connection, and is being asked again. Until it has answered, an
+  // allocation waits, because a program could end its connections to be without a limit.
+  Asking,
 };
 
 // The link's thread changes it with the mutex held, and reads it as it likes.
@@ -251,6 +255,8 @@ gate::Done drain(Link& link);
 bool connect_link(Link& link);
 // Whether a scheduler is there and does not take the program.
 bool is_refused(const Link& link);
+// Whether a connection has just ended, and allocations wait for the next one.
+bool is_asking(const Link& link);
 // The link has no thread to serve it, now or later: the program is refused for good.
 void be_without_thread(Link& link);
 // Serves the connection for as long as the process lives.

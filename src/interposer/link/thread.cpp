@@ -388,9 +388,21 @@ bool serve_connection(Link& link) {
   }
 }
 
+// A connection that the scheduler has closed: what was asked on it is asked again on the next one.
+void ask_again(Link& link) REQUIRES(link.mutex) {
+  link.connection.absence = Absence::Asking;
+  for (Request& request : link.requests) {
+    if (request.answer.load() != Request::kWaits) continue;
+    link.book.allocated.fetch_sub(request.bytes);
+    if (!request.movable) link.book.pinned.fetch_sub(request.bytes);
+    request.answer = Request::kAgain;
+    futex_wake(request.answer, kEveryone);
+  }
+}
+
 // The scheduler is gone: everybody who waits for it gets an answer, and the program runs on by
 // itself, or waits, as it was told.
-void lose(Link& link) {
+void lose(Link& link, bool closed) {
   Lock lock(link.mutex);
   log("the scheduler is gone");
   close(link.connection.socket);
@@ -399,6 +411,7 @@ void lose(Link& link) {
   link.connection.lost_at = now_ns();
   link.phase = Phase::Unmanaged;
   link.work.busy = false;
+  if (closed) ask_again(link);
   // From now on the process holds itself to its own limit.
   const uint64_t limit = link.device.own_limit;
   const bool above = limit != 0 && link.book.allocated.load() > limit;
@@ -450,9 +463,9 @@ void* serve_link(void* argument) {
     if (link.connection.socket >= 0) {
       const uint64_t begin = now_ns();
       const bool closed = serve_connection(link);
-      lose(link);
-      // The gate stays closed until the scheduler has been asked again. Else a program could end
-      // its own connections, and would run without limits.
+      lose(link, closed);
+      // The gate stays closed, and allocations wait, until the scheduler has been asked again. Else
+      // a program could end its own connections, and would run without limits.
       if (closed) {
         const uint64_t lived = now_ns() - begin;
         if (lived < kLookForScheduler) sleep_ns(kLookForScheduler - lived);
