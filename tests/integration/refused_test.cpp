@@ -217,7 +217,7 @@ TEST_F(RefusedProgram, AllocatesNothingBetweenTwoConnections) {
   ASSERT_TRUE(scheduler->reconnect(1));
   ASSERT_TRUE(answers(one, 3));
   EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
-  EXPECT_TRUE(eventually([&] { return scheduler->allocated() == mib(3); }));
+  EXPECT_TRUE(eventually([&] { return scheduler->allocated() == 3u << 20; }, 20s));
 }
 
 // A question that the old connection did not answer is asked again on the new one.
@@ -234,7 +234,7 @@ TEST_F(RefusedProgram, AsksForMemoryAgainWhereTheConnectionEndedFirst) {
   scheduler->keep_waiting(false);
   ASSERT_TRUE(answers(one, 2));
   EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
-  EXPECT_TRUE(eventually([&] { return scheduler->allocated() == mib(1); }));
+  EXPECT_TRUE(eventually([&] { return scheduler->allocated() == 1u << 20; }, 20s));
 }
 
 // The scheduler takes it, breaks off, and does not take it again.
