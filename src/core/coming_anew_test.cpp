@@ -25,7 +25,7 @@ struct Program {
 // Programs that keep the GPU busy, one kernel after the other, as the core lets them.
 class ComingAnew : public ::testing::Test {
  protected:
-  ComingAnew() : core_(turns()) { core_.gpu(0, gib(64)); }
+  explicit ComingAnew(const Config& config = turns()) : core_(config) { core_.gpu(0, gib(64)); }
   static Config turns() {
     Config config;
     config.share_mode = ShareMode::Turns;
@@ -288,6 +288,48 @@ TEST_F(ComingAnew, TenThousandPartsOfOnePercentHaveSomeOfIt) {
   for (const auto& [id, program] : programs_) all += program.used;
   EXPECT_NEAR(percent(all, Time{}), 1, 0.5);
 }
+
+// --- the requirement's policies ----------------------------------------------------------------
+
+Config with(ComputePolicy policy) {
+  Config config;
+  config.policy = policy;
+  return config;
+}
+
+class ComingAnewInWindows : public ComingAnew, public ::testing::WithParamInterface<ComputePolicy> {
+ protected:
+  ComingAnewInWindows() : ComingAnew(with(GetParam())) {}
+};
+
+TEST_P(ComingAnewInWindows, ALoopOfRunsHasNoMoreThanOneRun) {
+  for (const bool with_outer : {false, true}) {
+    const int first = with_outer ? 11 : 1;
+    tenant(first, 100);
+    EXPECT_LE(loop_of_runs(first, 10, 400ms, with_outer), 11) << with_outer;
+  }
+}
+
+// Each of them leaves what it has used. That is no more than one run may use in a window.
+TEST_P(ComingAnewInWindows, ALoopOfRunsGainsNothingByRunsThatWereThereTogether) {
+  tenant(1, 100);
+  for (int id = 10; id < 20; ++id) {
+    tenant(id, 10, 1);
+    client(id, id, {.kernel = 10ms});
+  }
+  run(19s);  // to the middle of a window
+  for (int id = 10; id < 20; ++id) {
+    gone(id);
+    remove(id);
+  }
+  EXPECT_LE(loop_of_runs(1, 10, 200ms), 12);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, ComingAnewInWindows,
+                         ::testing::Values(ComputePolicy::Wall, ComputePolicy::Weighted,
+                                           ComputePolicy::Hybrid, ComputePolicy::Coordinated,
+                                           ComputePolicy::Dynamic, ComputePolicy::Fair),
+                         [](const auto& one) { return std::string(name_of(one.param)); });
 
 }  // namespace
 }  // namespace nvshare::core

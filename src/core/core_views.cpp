@@ -89,6 +89,19 @@ std::optional<ClientView> Core::Impl::view(ClientId id) const {
   return view_of(*client, *residency);
 }
 
+namespace {
+
+// With what ended parts have left, which the share pays off at their limit and not at its own.
+Duration debt_of(const Share& share) {
+  Duration least = std::min(Duration::zero(), share.meter.allowance);
+  for (const LeftAccount& left : share.left) {
+    least = std::min(least, left.allowance * share.limit / std::max(left.limit, 1));
+  }
+  return -least;
+}
+
+}  // namespace
+
 Snapshot Core::Impl::snapshot() const {
   Snapshot view;
   for (const auto& [id, tenant] : tenants_) {
@@ -108,8 +121,8 @@ Snapshot Core::Impl::snapshot() const {
                  .clients = static_cast<int>(gpu.clients().size()),
                  .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
     for (const auto& [tenant, share] : gpu.shares()) {
-      const Duration debt = -std::min(Duration::zero(), share.meter.allowance);
-      view.shares.push_back({tenant, id, share.parent != nullptr, from_fixed(share.billed), debt});
+      view.shares.push_back(
+          {tenant, id, share.parent != nullptr, from_fixed(share.billed), debt_of(share)});
     }
     const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
     std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);

@@ -401,12 +401,21 @@ TEST_F(Joining, WhenItsMemoryIsThereAtLast) {
   EXPECT_NEAR(percent(1), 50, 2);
 }
 
-// What who waits for its memory earns meanwhile is kept, whatever others leave unused.
-TEST(JoiningLate, WhoWaitedForItsMemoryHasSavedItsLimit) {
+// What who waits for its memory earns meanwhile is kept, whatever others leave unused. So is what
+// the tenant around it earns.
+class JoiningLate : public ::testing::TestWithParam<bool> {};
+
+TEST_P(JoiningLate, WhoWaitedForItsMemoryHasSavedItsLimit) {
   TestCore t(fixed_quantum());
   t.gpu(0);
   t.client(1);
-  t.client(2, 50);
+  if (GetParam()) {
+    t.tenant(3, 50);
+    t.step(TenantAdded{TenantId{2}, "2", {}, TenantId{3}});
+    t.step(ClientAdded{TestCore::cid(2), TenantId{2}, GpuId{0}});
+  } else {
+    t.client(2, 50);
+  }
   t.allocate(1, gib(12));
   t.want(1);
   t.allocate(2, gib(12));
@@ -421,6 +430,8 @@ TEST(JoiningLate, WhoWaitedForItsMemoryHasSavedItsLimit) {
   ASSERT_EQ(grants.size(), 1u);
   EXPECT_GE(grants[0].budget.value_or(0s), 5s);
 }
+
+INSTANTIATE_TEST_SUITE_P(InATenantOrARun, JoiningLate, ::testing::Bool());
 
 }  // namespace
 }  // namespace nvshare::core

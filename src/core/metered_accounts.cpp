@@ -44,8 +44,7 @@ Duration MeteredEngine::worth_coming_back(bool calm) const {
 Duration MeteredEngine::resume_level(const Share& share) const {
   const MeterDomain* inner = share.meter.inner;
   const int own = inner != nullptr ? inner->leaves : share.meter.active ? 1 : 0;
-  const int wanting = inner != nullptr ? inner->leaves : share.wanting;
-  if (whole_.leaves == own && wanting <= 1) return config_.turn;
+  if (whole_.leaves == own && share.wanting <= 1) return config_.turn;
   return worth_coming_back(calm());
 }
 
@@ -366,9 +365,11 @@ void MeteredEngine::deactivate_idle() {
 void MeteredEngine::park(Client& client, bool parked, Time now) {
   catch_up(now);
   Share& share = *client.share;
-  settle(share);
-  share.meter.parked += parked ? 1 : -1;
-  share.meter.unkept_mark = unkept(share);
+  for (Share* one = &share; one != nullptr; one = one->parent) {
+    settle(*one);
+    one->meter.parked += parked ? 1 : -1;
+    one->meter.unkept_mark = unkept(*one);
+  }
   if (parked && !share.meter.active) activate(share);
   if (parked) return;
   note_maybe_idle(share);

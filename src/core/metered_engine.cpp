@@ -113,6 +113,8 @@ void MeteredEngine::become_parent(Share& share, Time now) {
 
 void MeteredEngine::before_limits_change(Share& share, Time now) {
   catch_up(now);
+  // Here every share still stands where the runner has used its time.
+  charge_lone_runner();
   dequeue(share);
   if (share.meter.active) deactivate(share);
   if (!share.limited()) share.meter.unlimited_before += now - share.meter.unlimited_since;
@@ -461,11 +463,14 @@ void MeteredEngine::grant_next_of(Share& share, bool in_turns, Time now, Decisio
 void MeteredEngine::start(Client& client, std::optional<Duration> budget, const Reason& why,
                           Time now, Decisions& out) {
   Share& share = *client.share;
+  each_around(share, [](Share& one) {
+    MeterLevel& level = one.meter.domain->level(level_of(one));
+    level.best_effort_was_ahead = !one.limited() && !level.queue[kLimited].empty();
+    one.meter.at_grant = one.meter.allowance;
+  });
   const Share& competes = best_effort_of(share);
-  MeterLevel& level = competes.meter.domain->level(level_of(competes));
-  client.meter.before_limits = !share.limited() && !level.queue[kLimited].empty();
-  level.best_effort_was_ahead = client.meter.before_limits;
-  each_around(share, [](Share& one) { one.meter.at_grant = one.meter.allowance; });
+  client.meter.before_limits =
+      competes.meter.domain->level(level_of(competes)).best_effort_was_ahead;
   client.meter.unlimited_mark = unlimited_time(share);
   client.meter.reported = Duration::zero();
   client.meter.charged_ahead = Duration::zero();

@@ -58,7 +58,7 @@ void Gpu::move_clients(Share& from, Share& to) {
   to.running = from.running;
   to.stopping = from.stopping;
   to.overdue = from.overdue;
-  to.meter.parked = std::exchange(from.meter.parked, 0);
+  to.meter.parked = from.meter.parked;
   to.meter.least_had = from.meter.least_had;
   to.ready = std::exchange(from.ready, {});
   to.held = std::exchange(from.held, {});

@@ -36,7 +36,9 @@ struct ShareView {
   GpuId gpu;
   bool is_part = false;
   Duration billed{};
-  Duration debt{};  // GPU time used beyond its limit when it last had work, if it is idle
+  // GPU time used beyond its limit when it last had work, if it is idle. It is paid off at its
+  // limit.
+  Duration debt{};
 };
 
 // What a client is to have of the host's memory.

@@ -122,7 +122,7 @@ struct MeterAccount {
   bool throttled = false;
   bool runnable = false;  // stands in the run queue
   bool fresh = true;      // has never been active
-  int parked = 0;         // clients with work whose memory is not there
+  int parked = 0;         // clients with work whose memory is not there, also of its parts
   int level = 0;          // of the run queue; `vtime` is counted in it
   int entitled = 0;       // hundredths of a percent that it counts in its domain's load
   Fixed mark = 0;         // its domain's refill clock when `allowance` was brought up to date

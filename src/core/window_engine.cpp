@@ -1,16 +1,13 @@
 #include "core/window_engine.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nvshare::core {
 namespace {
 
 Fixed percent_of(Fixed value, int percent) {
   return value * percent / 100;
-}
-
-Fixed used_by(const LeftAccount& left) {
-  return left.window.used;
 }
 
 }  // namespace
@@ -28,9 +25,12 @@ WindowEngine::WindowEngine(const Config& config, WindowPolicy policy, Time now)
 // nobody else would ever get one.
 std::optional<Fixed> WindowEngine::quota_of(const Share& share) const {
   if (!share.limited() && (!rules_.serial || share.has_parts)) return std::nullopt;
-  Fixed quota = percent_of(to_fixed(config_.window), share.limit);
-  if (rules_.scale_quota && load_.limit_sum > 100) quota = quota * 100 / load_.limit_sum;
-  return quota;
+  return quota_at(share.limit);
+}
+
+Fixed WindowEngine::quota_at(int limit) const {
+  const Fixed quota = percent_of(to_fixed(config_.window), limit);
+  return rules_.scale_quota && load_.limit_sum > 100 ? quota * 100 / load_.limit_sum : quota;
 }
 
 void WindowEngine::advance_clock(Time now) {
@@ -75,24 +75,21 @@ void WindowEngine::index(Share& share) {
   exhaustion_.emplace(share.window.exhausts_at, share.seq, &share);
 }
 
-void WindowEngine::refresh(Share& share) {
-  settle(share);
-  index(share);
-}
-
 // --- windows -----------------------------------------------------------------------------------
 
 Fixed WindowEngine::carry(Fixed used, Fixed quota) const {
   return percent_of(std::max<Fixed>(0, used - quota), config_.carryover_percent);
 }
 
-// Brings an account that slept through window ends into the present window.
 void WindowEngine::enter_window(Share& share) const {
-  WindowAccount& account = share.window;
+  enter_window(share.window, quota_of(share).value_or(to_fixed(config_.window)));
+}
+
+// Brings an account that slept through window ends into the present window.
+void WindowEngine::enter_window(WindowAccount& account, Fixed quota) const {
   std::int64_t steps = window_no_ - account.window;
   account.window = window_no_;
   if (steps == 0 || account.used == 0) return;
-  const Fixed quota = quota_of(share).value_or(to_fixed(config_.window));
   if (config_.carryover_percent == 100) {
     const Fixed enough = account.used / quota + 1;
     account.used = enough <= steps ? 0 : account.used - quota * steps;
@@ -203,94 +200,6 @@ void WindowEngine::collect_exhausted(Time now) {
 
 // --- what the owner tells ----------------------------------------------------------------------
 
-void WindowEngine::attach(Share& share, Time now) {
-  catch_up(now);
-  share.window.window = window_no_;
-  share.window.mark = clock_;
-  if (share.parent == nullptr || !share.limited() || share.parent->left.empty()) return;
-  // A part that comes anew goes on with what one that has ended had used.
-  std::vector<LeftAccount>& left = share.parent->left;
-  const auto most = std::ranges::max_element(left, {}, used_by);
-  share.window = most->window;
-  left.erase(most);
-  share.window.mark = clock_;
-  share.window.throttled = share.window.indexed = false;
-  enter_window(share);
-}
-
-void WindowEngine::detach(Share& share) {
-  unindex(share);
-  throttled_.erase({share.seq, &share});
-  running_shares_.erase({share.seq, &share});
-  newly_exhausted_.erase({share.seq, &share});
-  wanting_.erase({share.seq, &share});
-  if (share.parent == nullptr || !share.limited() || share.window.used == 0) return;
-  std::vector<LeftAccount>& left = share.parent->left;
-  left.push_back({.window = share.window});
-  if (left.size() > kMostLeft) left.erase(std::ranges::min_element(left, {}, used_by));
-}
-
-void WindowEngine::become_parent(Share& share, Time now) {
-  catch_up(now);
-  wanting_.erase({share.seq, &share});
-  if (share.own->wanting > 0) wanting_.emplace(share.own->seq, share.own.get());
-  if (share.own->running > 0) running_shares_.emplace(share.own->seq, share.own.get());
-}
-
-void WindowEngine::before_limits_change(Share& share, Time now) {
-  catch_up(now);
-  settle(share);
-  const bool alone = share.parent == nullptr && !share.has_parts;
-  if (alone && share.wanting > 0) load_changed_.limit_sum -= share.limit;
-}
-
-void WindowEngine::after_limits_change(Share& share, bool, Time) {
-  const bool alone = share.parent == nullptr && !share.has_parts;
-  if (alone && share.wanting > 0) load_changed_.limit_sum += share.limit;
-  if (!alone) add_up_limits();
-  if (share.window.throttled) unthrottle_if_possible(share);
-  index(share);
-}
-
-// The outermost limit on the way up; the share itself where there is none.
-Share& WindowEngine::top_of(Share& share) {
-  Share* top = &share;
-  each_level(share, [&](Share& one) {
-    if (one.limited()) top = &one;
-  });
-  return *top;
-}
-
-// Parts count as the limit that holds for all of them.
-void WindowEngine::add_up_limits() {
-  std::set<const Share*> tops;
-  int sum = 0;
-  for (const auto& [seq, share] : wanting_) {
-    const Share& top = top_of(*share);
-    if (tops.insert(&top).second) sum += top.limit;
-  }
-  load_changed_.limit_sum += sum - std::exchange(parts_sum_, sum);
-}
-
-void WindowEngine::wanting_changed(Share& share, int before) {
-  const bool wants = share.wanting > 0;
-  if (wants == (before > 0)) return;
-  if (share.parent == nullptr) {
-    load_changed_.limit_sum += wants ? share.limit : -share.limit;
-    return;
-  }
-  if (wants) {
-    wanting_.emplace(share.seq, &share);
-  } else {
-    wanting_.erase({share.seq, &share});
-  }
-  const Share& top = top_of(share);
-  if (top.wanting > share.wanting) return;  // others of its parts want the GPU as well
-  const int change = wants ? top.limit : -top.limit;
-  parts_sum_ += change;
-  load_changed_.limit_sum += change;
-}
-
 void WindowEngine::make_ready(Client& client, Time now) {
   catch_up(now);
   Share& share = *client.share;
@@ -378,6 +287,7 @@ void WindowEngine::set_billing(bool on, Time now) {
 
 // The tenants that want the GPU have changed: bills so far follow the old rules, from here the new.
 void WindowEngine::apply_load() {
+  if (std::exchange(parts_changed_, false)) add_up_limits();
   if (load_changed_ == load_) return;
   const WindowRules rules = policy_(load_changed_, config_);
   if (rules == rules_ && !rules.scale_quota) {

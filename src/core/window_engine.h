@@ -43,6 +43,7 @@ class WindowEngine final : public ComputeEngine {
  private:
   Time window_end() const { return window_start_ + config_.window; }
   std::optional<Fixed> quota_of(const Share& share) const;
+  Fixed quota_at(int limit) const;
   Fixed billed_until_now(const Share& share) const;
 
   void catch_up(Time now);
@@ -50,8 +51,11 @@ class WindowEngine final : public ComputeEngine {
   void settle(Share& share);
   void index(Share& share);
   void unindex(Share& share);
-  void refresh(Share& share);
   void enter_window(Share& share) const;
+  void enter_window(WindowAccount& account, Fixed quota) const;
+  void enter_window(std::vector<LeftAccount>& left) const;
+  void take_over(Share& share);
+  void leave_account(const Share& share) const;
   void start_window(Time start, std::int64_t steps);
   bool waits_for_round() const;
 
@@ -92,8 +96,9 @@ class WindowEngine final : public ComputeEngine {
   ReadyOrder eligible_;          // ready, and their tenants have quota left
   ClientOrder running_clients_;  // Running, by grant
   ShareOrder running_shares_;
-  ShareOrder wanting_;  // shares of parts whose clients have work
-  int parts_sum_ = 0;   // what those count in the load
+  ShareOrder wanting_;          // shares of parts whose clients have work
+  int parts_sum_ = 0;           // what those count in the load
+  bool parts_changed_ = false;  // their limits have: that must be counted anew
   ShareOrder throttled_;
   std::set<std::tuple<Fixed, std::uint64_t, Share*>> exhaustion_;
   ShareOrder newly_exhausted_;

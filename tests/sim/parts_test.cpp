@@ -256,6 +256,39 @@ TEST(Parts, APriorityOfAPartIsNoneAboveItsTenants) {
   EXPECT_NEAR(share_of(report, 1), 50, 1);
 }
 
+// Whatever the tenants with a limit have saved up, and however many parts they have.
+TEST(Parts, BestEffortKeepsItsFloorBesideTenantsWithParts) {
+  for (const int runs : {1, 3}) {
+    Scenario s = metered();
+    s.tenants = {tenant("A", 50), tenant("B", 49)};
+    s.clients = {saturating("notebook", 100, 2ms)};
+    for (int i = 0; i < runs; ++i) {
+      s.clients.push_back(part("A", bursty("a", 100, 300ms, 300ms)));
+      s.clients.push_back(part("B", bursty("b", 100, 300ms, 300ms)));
+    }
+    const Report report = play(s);
+    EXPECT_GE(share_of(report, 0), 5) << runs;
+    EXPECT_LE(report.clients[0].longest_wait, 250ms) << runs;
+  }
+}
+
+// The limit of a user is worth as much as that of a run: its turns are as long.
+TEST(Parts, AUsersLimitHandsOverNoMoreOftenThanARuns) {
+  const auto turns_of = [](bool nested) {
+    Scenario s = metered(10s);
+    s.hand_over = 300us;
+    ClientSpec four = saturating("run", nested ? 100 : 25, 1ms);
+    four.processes = 4;
+    if (nested) s.tenants = {tenant("user", 25)};
+    s.clients = {nested ? part("user", four) : four};
+    std::size_t turns = 0;
+    const auto report = run(s, true);
+    for (const ClientReport& client : report->clients) turns += client.spans.size();
+    return turns;
+  };
+  EXPECT_LE(turns_of(true), turns_of(false) * 11 / 10) << turns_of(false);
+}
+
 // --- the requirement's policies ----------------------------------------------------------------
 
 class PartsInWindows : public ::testing::TestWithParam<ComputePolicy> {};

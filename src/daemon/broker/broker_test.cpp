@@ -193,6 +193,30 @@ TEST(BrokerTenants, AUsersDebtIsNotForgottenBeforeItIsPaidOff) {
   EXPECT_EQ(t.broker.find_tenant("user-1000"), nullptr);
 }
 
+// What a run has left is paid off at the run's limit.
+TEST(BrokerTenants, AUsersDebtIsAlsoWhatItsRunsHaveLeft) {
+  TestBroker t;
+  const TenantName name{TenantKind::User, "user-1000", 1000};
+  const auto user = t.broker.tenant_for(name, {}, t.now);
+  ASSERT_TRUE(user);
+  const auto run = t.broker.begin_run({TenantKind::Run, "train", 1000}, with_cores(1), t.now,
+                                      wire::Backend::Default, false, *user);
+  ASSERT_TRUE(run);
+  const ClientId client = t.join(*run);
+  t.want(client);
+  const std::uint64_t grant = t.granted(client);
+  t.now += 1s;  // one kernel
+  t.release(client, grant, 1s);
+  t.broker.leave(client, t.now);
+  t.broker.end_run(*run, t.now);
+  t.now += 90s;
+  t.broker.sample(t.now);
+  EXPECT_NE(t.broker.find_tenant("user-1000"), nullptr);
+  t.now += 10s;
+  t.broker.sample(t.now);
+  EXPECT_EQ(t.broker.find_tenant("user-1000"), nullptr);
+}
+
 TEST(BrokerTenants, LimitsThatSomebodyHasSetStay) {
   TestBroker t;
   const TenantName name{TenantKind::User, "user-1000", 1000};
