@@ -105,21 +105,22 @@ std::string story(const Scenario& s, const Report& report) {
   return text;
 }
 
+std::optional<std::string> parent_of(const Scenario& s, const std::string& name) {
+  for (const TenantSpec& t : s.tenants) {
+    if (t.name == name) return t.part_of;
+  }
+  for (const ClientSpec& c : s.clients) {
+    if (c.name == name) return c.part_of;
+  }
+  return {};
+}
+
 // GPU time of the tenant with all its parts.
 Duration used_by(const Scenario& s, const Report& report, const std::string& name) {
   Duration used{};
   for (const ClientReport& one : report.clients) {
     std::optional<std::string> at = s.clients[static_cast<std::size_t>(one.tenant)].name;
-    while (at && *at != name) {
-      std::optional<std::string> up;
-      for (const TenantSpec& t : s.tenants) {
-        if (t.name == *at) up = t.part_of;
-      }
-      for (const ClientSpec& c : s.clients) {
-        if (c.name == *at) up = c.part_of;
-      }
-      at = up;
-    }
+    while (at && *at != name) at = parent_of(s, *at);
     if (at) used += one.gpu_time;
   }
   return used;
@@ -139,6 +140,42 @@ double allowed(const Spec& spec, Duration lasts) {
   return sum + limit * static_cast<double>((lasts - since).count()) / 100;
 }
 
+// Percent of the GPU that each client has had, and its due, in sums by the name that `group` gives.
+struct Had {
+  double has = 0;
+  double due = 0;
+};
+template <typename Group>
+std::map<std::string, Had> had_by(const Scenario& s, const Report& report, Group group) {
+  std::map<std::string, Had> had;
+  Due due = dues_of(tree_of(s));
+  for (const ClientSpec& client : s.clients) had[group(client.name)].due += due[client.name];
+  for (const ClientReport& one : report.clients) {
+    const std::string& name = s.clients[static_cast<std::size_t>(one.tenant)].name;
+    had[group(name)].has += 100.0 * static_cast<double>(one.gpu_time.count()) /
+                            static_cast<double>(report.lasted.count());
+  }
+  return had;
+}
+
+void check_due(const Scenario& s, const Report& report, const std::map<std::string, Had>& had) {
+  double has = 0;
+  double due = 0;
+  for (const auto& [name, one] : had) {
+    has += one.has;
+    due += one.due;
+    if (std::abs(one.has - one.due) <= 2.0) continue;
+    RC_FAIL(fmt::format("{} has {:.2f} % and its due is {:.2f} %\n{}", name, one.has, one.due,
+                        story(s, report)));
+  }
+  if (has < due - 2.0) {
+    RC_FAIL(
+        fmt::format("the GPU is used for {:.2f} % of the time, and tenants have a right to "
+                    "{:.2f} %\n{}",
+                    has, due, story(s, report)));
+  }
+}
+
 TEST(Trees, EachPartWithWorkHasItsDue) {
   holds(400, [] {
     const auto input = *bytes(120);
@@ -146,19 +183,33 @@ TEST(Trees, EachPartWithWorkHasItsDue) {
     const Scenario s = random_tree(dice, 12s, true);
     const auto report = sim::run(s);
     RC_ASSERT(static_cast<bool>(report));
-    Due due = dues_of(tree_of(s));
-    for (std::size_t i = 0; i < s.clients.size(); ++i) {
-      Duration used{};
-      for (const ClientReport& one : report->clients) {
-        if (one.tenant == static_cast<int>(i)) used += one.gpu_time;
-      }
-      const double has = 100.0 * static_cast<double>(used.count()) / 12e9;
-      const double wanted = due[s.clients[i].name];
-      if (std::abs(has - wanted) > 2.0) {
-        RC_FAIL(fmt::format("{} has {:.2f} % and its due is {:.2f} %\n{}", s.clients[i].name, has,
-                            wanted, story(s, *report)));
-      }
+    check_due(s, *report, had_by(s, *report, [](const std::string& name) { return name; }));
+  });
+}
+
+// The outermost tenant with a limit around the client; the client itself where there is none.
+std::string limited_around(const Scenario& s, const std::string& client) {
+  const Tree tree = tree_of(s);
+  std::string found = client;
+  for (std::optional<std::string> at = client; at; at = parent_of(s, *at)) {
+    if (tree.at(*at).limit < 100) found = *at;
+  }
+  return found;
+}
+
+// Inside a tenant with a limit priorities order its parts, and nobody else.
+TEST(Trees, PrioritiesInsideATenantWithALimitChangeNothingForOthers) {
+  holds(200, [] {
+    const auto input = *bytes(140);
+    Dice dice{input};
+    Scenario s = random_tree(dice, 12s, true);
+    const auto group = [&](const std::string& name) { return limited_around(s, name); };
+    for (ClientSpec& client : s.clients) {
+      if (group(client.name) != client.name) client.limits.priority = dice.between(-10, 10);
     }
+    const auto report = sim::run(s);
+    RC_ASSERT(static_cast<bool>(report));
+    check_due(s, *report, had_by(s, *report, group));
   });
 }
 
