@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 #include <ostream>
+#include <set>
 
 #include "base/run_name.h"
 #include "base/suggest.h"
@@ -222,10 +223,13 @@ class RunTenant {
     const auto& joined = *answer;
     if (joined && joined->accepted) {
       refused_since_.reset();
+      taken_since_.reset();
+      told_.clear();
       return true;
     }
     connection.reset();
-    if (joined && !joined->closed) find_another_name();
+    if (!joined) be_refused(joined.error().message, false);
+    if (joined && !joined->closed) be_refused(joined->refusal, joined->name_taken);
     return false;
   }
 
@@ -257,14 +261,24 @@ class RunTenant {
     return connection;
   }
 
-  // A run that comes to another scheduler may find its name taken there. Without a tenant its
-  // programs would have no limit, so the run takes another name.
-  void find_another_name() {
-    if (!refused_since_) refused_since_ = Clock::now();
-    if (Clock::now() - *refused_since_ < kOldNameFor) return;
-    name_ = default_name(wanted_.name, ::getpid());
+  // Tells each reason once. A run that comes to another scheduler may find its name taken there.
+  // Without a tenant its programs would have no limit, so the run takes another name.
+  void be_refused(const std::string& why, bool name_taken) {
+    const auto now = Clock::now();
+    if (!refused_since_) refused_since_ = now;
+    if (now - *refused_since_ >= kQuietFor && told_.insert(why).second) {
+      streams_.err << fmt::format("nvshare run: the scheduler refuses the run: {}; asking again\n",
+                                  why);
+    }
+    if (!name_taken) return taken_since_.reset();
+    if (!taken_since_) taken_since_ = now;
+    if (now - *taken_since_ >= kOldNameFor) name_ = default_name(wanted_.name, ::getpid());
   }
 
+  // How long a refusal is not told. The scheduler refuses the name of a killed keeper for some
+  // milliseconds. A smaller number tells that, too
+  // (Run.ARunComesBackWithTheMemoryLimitOfTheEnvironment).
+  static constexpr auto kQuietFor = 1s;
   // How long the old name is asked for: a killed keeper's name is free again before that. A larger
   // number leaves a run longer without a tenant
   // (TwoSchedulers.ARunWhoseNameIsTakenAtTheSystemsTakesAnother).
@@ -277,6 +291,8 @@ class RunTenant {
   std::vector<Uuid> gpus_;  // that the program sees, once they are known
   Streams streams_;
   std::optional<Clock::time_point> refused_since_;
+  std::optional<Clock::time_point> taken_since_;  // its name
+  std::set<std::string> told_;                    // why it was refused
 };
 
 int run_shared(const Wanted& wanted, const GpuPlan& plan, const std::string& library,

@@ -258,6 +258,24 @@ TEST_F(Keeping, ARunThatLostItsKeeperKeepsANewName) {
   }
 }
 
+// Only a taken name is a reason for another name, and the user hears of each reason once.
+TEST_F(Keeping, ARunThatIsRefusedLaterSaysWhyAndKeepsItsName) {
+  Process process =
+      start({"--name", "refused-later", "--", "sh", "-c", "echo started; exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  ::kill(installed_.schedulers().at(0), SIGKILL);
+  Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
+  const std::string line =
+      "nvshare run: the scheduler refuses the run: there is no place; asking again\n";
+  ASSERT_TRUE(process.wait_for_output(line, 10s)) << process.output();
+  ::poll(nullptr, 0, 6'000);  // for longer than a taken name is kept
+  EXPECT_EQ(installed_.runs(), "refused-later 0 100 0\n");
+  ::kill(process.pid(), SIGTERM);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.signal(), SIGTERM);
+  EXPECT_EQ(outcome.output.find(line), outcome.output.rfind(line)) << outcome.output;
+}
+
 TEST_F(Keeping, WithoutItsKeeperItWaitsForTheLastProcess) {
   Process process = start({"sh", "-c",
                            "kill -9 $PPID; setsid sleep 60 >/dev/null 2>&1 & echo $!;"
