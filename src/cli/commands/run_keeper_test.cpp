@@ -284,9 +284,29 @@ TEST_F(Keeping, WithoutItsKeeperItWaitsForTheLastProcess) {
   const pid_t left = std::atoi(process.output().c_str());
   EXPECT_TRUE(testing::eventually([&] { return parent_of(left) == process.pid(); }, 10s));
   ::poll(nullptr, 0, 300);
-  EXPECT_EQ(::kill(process.pid(), 0), 0);
+  EXPECT_EQ(testing::state_of(process.pid()), 'S') << "it has ended";
   ::kill(left, SIGKILL);
   EXPECT_EQ(process.wait().code(), 5);
+}
+
+// As the script of a container's entry point does.
+TEST_F(Keeping, ChildrenOfTheShellThatBecameTheRunAreCollected) {
+  const std::string script = "sleep 0.1 & early=$!; sleep 60 & echo $early $!; exec " +
+                             installed_.path("bin/nvshare") +
+                             " run -- sh -c 'echo started; exec sleep 60'";
+  Process process({"bash", "-c", script}, installed_.variables());
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  int early = 0;
+  int late = 0;
+  ASSERT_EQ(std::sscanf(process.output().c_str(), "%d %d", &early, &late), 2) << process.output();
+  EXPECT_EQ(parent_of(late), process.pid());
+  ::kill(late, SIGKILL);
+  for (const pid_t pid : {early, late}) {
+    EXPECT_TRUE(testing::eventually([&] { return testing::state_of(pid) == '?'; }, 5s))
+        << (pid == early ? "early " : "late ") << testing::state_of(pid);
+  }
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().signal(), SIGTERM);
 }
 
 TEST_F(Keeping, AProgramThatKillsItsGroupDoesNotReachTheKeeper) {
