@@ -309,6 +309,12 @@ int run_shared(const Wanted& wanted, const GpuPlan& plan, const std::string& lib
   tenancy.tell_shortage = [&](const wire::Shortage& shortage) {
     streams.err << fmt::format("nvshare run: {}\n", shortage_text(tenant.name(), shortage));
   };
+  tenancy.tell_left = [&](int processes) {
+    streams.err << fmt::format(
+        "nvshare run: the program has ended, and {} process{} of the run {} left: waiting for the "
+        "end of all; Ctrl-C ends the waiting\n",
+        processes, processes == 1 ? "" : "es", processes == 1 ? "is" : "are");
+  };
   tenancy.cannot_start = [&](int error) {
     return complain(streams, why_not_started(wanted.words[0], error), exit_code_of_exec(error));
   };

@@ -309,6 +309,24 @@ TEST_F(Keeping, ChildrenOfTheShellThatBecameTheRunAreCollected) {
   EXPECT_EQ(process.wait().signal(), SIGTERM);
 }
 
+TEST_F(Keeping, WithoutItsKeeperASignalEndsItsWaiting) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Process process = start({"sh", "-c",
+                             "kill -9 $PPID; setsid sleep 60 >/dev/null 2>&1 & echo $!;"
+                             "(setsid sleep 60 >/dev/null 2>&1 & echo $!); exit 5"});
+    ASSERT_TRUE(process.wait_for_output("nvshare run: the program has ended, and 2 processes", 20s))
+        << process.output();
+    int left[2] = {};
+    ASSERT_EQ(std::sscanf(process.output().c_str(), "%d %d", &left[0], &left[1]), 2);
+    ::kill(process.pid(), signal);
+    EXPECT_EQ(process.wait(5s).signal(), signal);
+    for (const int pid : left) {
+      EXPECT_EQ(testing::state_of(pid), 'S') << "it runs on";
+      ::kill(pid, SIGKILL);
+    }
+  }
+}
+
 TEST_F(Keeping, AProgramThatKillsItsGroupDoesNotReachTheKeeper) {
   Process process({"setsid", "-w", installed_.path("bin/nvshare"), "run", "--", "sh", "-c",
                    "setsid sleep 60 >/dev/null 2>&1 & echo $!; echo $PPID; sleep 0.2; kill -9 0"},
