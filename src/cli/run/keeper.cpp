@@ -92,7 +92,7 @@ void Keeper::wait_for_news() {
   read_signals();
   if (joined_) read_connection();
   if (notes_) read_notes();
-  while (in_front_ && stopped_by_ != 0) {
+  while (in_front_ && !ended_ && stopped_by_ != 0) {
     stop_too(std::exchange(stopped_by_, 0));
     go_on();
   }

@@ -123,17 +123,16 @@ class Front {
     }
   }
 
-  // False when the keeper is gone.
+  // False when the keeper is gone. Stops only behind the last note, because a shell does not
+  // continue a program that has ended.
   bool read_notes() {
     Note note{};
+    Note stopped{};  // value is 0: there is no such note
     Heard heard;
     while ((heard = receive_note(notes_.get(), note, false)) == Heard::Note) {
       if (note.kind == NoteKind::Started) program_ = note.value;
       if (note.kind == NoteKind::Ready) tenancy_.take_over(note.place);
-      if (note.kind == NoteKind::Stopped) {
-        stop_too(note.value);
-        send_note(notes_.get(), {NoteKind::Continue, 0, note.number});
-      }
+      if (note.kind == NoteKind::Stopped) stopped = note;
       if (note.kind == NoteKind::Ended) {
         status_ = note.value;
         ended_ = true;
@@ -141,6 +140,10 @@ class Front {
         if (note.number == 0) collect(keeper_);
         return true;
       }
+    }
+    if (stopped.value != 0) {
+      stop_too(stopped.value);
+      send_note(notes_.get(), {NoteKind::Continue, 0, stopped.number});
     }
     return heard == Heard::Nothing;
   }
