@@ -327,6 +327,28 @@ TEST_F(Keeping, WithoutItsKeeperASignalEndsItsWaiting) {
   }
 }
 
+// While no scheduler is there, a run that lost its keeper sleeps for most of the time.
+TEST_F(Keeping, WithoutItsKeeperItDoesNotLookForTheSchedulerAllTheTime) {
+  Process process = start({"sh", "-c",
+                           "kill -9 $(cat " + directory_ +
+                               "/starts) $PPID; echo started;"
+                               "exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  const std::string status = "/proc/" + std::to_string(process.pid()) + "/status";
+  const auto times_slept = [&] {
+    const std::string text = contents(status);
+    const std::size_t at = text.find("\nvoluntary_ctxt_switches:");
+    return at == text.npos ? -1 : std::atoi(text.c_str() + at + 25);
+  };
+  ::poll(nullptr, 0, 2'000);
+  const int before = times_slept();
+  ::poll(nullptr, 0, 2'000);
+  EXPECT_GT(times_slept(), before);
+  EXPECT_LT(times_slept() - before, 30);
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().signal(), SIGTERM);
+}
+
 TEST_F(Keeping, AProgramThatKillsItsGroupDoesNotReachTheKeeper) {
   Process process({"setsid", "-w", installed_.path("bin/nvshare"), "run", "--", "sh", "-c",
                    "setsid sleep 60 >/dev/null 2>&1 & echo $!; echo $PPID; sleep 0.2; kill -9 0"},

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/units.h"
 #include "cli/run/descriptors.h"
 #include "cli/run/job_signals.h"
 #include "wire/channel.h"
@@ -30,6 +31,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kTryAgainEvery = 250;
 // The same after the keeper was killed: the scheduler closes its connection within milliseconds.
 constexpr int kTakeOverEvery = 20;
+// How long. A larger number costs processor time where no scheduler is there
+// (Keeping.WithoutItsKeeperItDoesNotLookForTheSchedulerAllTheTime).
+constexpr auto kTakeOverFor = 1s;
 
 pid_t peer_of(int connection) {
   ucred peer{};
@@ -84,7 +88,8 @@ void Keeper::wait_for_news() {
   std::array<pollfd, 3> waiting{
       {{signals_.get(), POLLIN, 0}, {connection_.get(), POLLIN, 0}, {notes_.get(), POLLIN, 0}}};
   // By the clock: children that end all the time do not put it off.
-  const auto every = in_front_ && !was_connected_ ? kTakeOverEvery : kTryAgainEvery;
+  const bool takes_over = in_front_ && !was_connected_ && Clock::now() - began_at_ < kTakeOverFor;
+  const int every = takes_over ? kTakeOverEvery : kTryAgainEvery;
   const auto due = tried_at_ + std::chrono::milliseconds(every);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
   const int wait = connection_ ? -1 : static_cast<int>(std::clamp<long>(left, 0, every));

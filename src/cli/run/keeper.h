@@ -68,6 +68,7 @@ class Keeper {
   bool stays_ = true;        // after the program's end, for the processes that it left
   bool told_gone_ = false;   // the scheduler
   bool was_connected_ = false;
+  std::chrono::steady_clock::time_point began_at_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point tried_at_{};  // to connect again
   int stops_ = 0;
   int stopped_by_ = 0;  // a signal that this process has yet to stop by
