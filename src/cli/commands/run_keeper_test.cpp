@@ -152,7 +152,7 @@ TEST_F(Keeping, AKeeperDoesNotWaitForItsOwnScheduler) {
   ASSERT_TRUE(process.wait_for_output("keeper=", 20s)) << process.output();
   const auto ends = Clock::now();
   const Outcome outcome = process.wait(20s);
-  EXPECT_LT(Clock::now() - ends, 1s);
+  EXPECT_LT(Clock::now() - ends, 4s);
   EXPECT_EQ(outcome.code(), 0) << outcome.output;
   EXPECT_EQ(times_begun("outer"), 2) << "the run was begun after its end: " << installed_.runs();
   ASSERT_EQ(installed_.schedulers().size(), 2u);
@@ -176,7 +176,7 @@ TEST_F(Keeping, ARunEndsWithItsProgramWhileTheSchedulerIsSilent) {
     const auto ends = Clock::now();
     ::kill(process.pid(), SIGTERM);
     EXPECT_EQ(process.wait(20s).code(), 3);
-    EXPECT_LT(Clock::now() - ends, 2s) << "with room for " << room;
+    EXPECT_LT(Clock::now() - ends, 15s) << "with room for " << room;
   }
 }
 
@@ -204,9 +204,12 @@ TEST_F(Keeping, AnAnswerThatComesLateIsHeard) {
 TEST_F(Keeping, SignalsForTheKeeperAreNoEndOfTheRun) {
   const pid_t left = leave("setsid sleep 60 >/dev/null 2>&1 & echo $!");
   const pid_t keeper = parent_of(left);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::kill(keeper, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) {
+    ::kill(keeper, signal);
+  }
   ::poll(nullptr, 0, 200);
   EXPECT_EQ(parent_of(left), keeper);
+  EXPECT_EQ(testing::state_of(keeper), 'S');
   ::kill(left, SIGKILL);
 }
 
