@@ -193,8 +193,8 @@ TEST_F(Terminal, AProgramThatWasStoppedAndThenKilledIsNoStoppedJob) {
   ::kill(program, SIGKILL);
   EXPECT_TRUE(eventually([&] { return testing::state_of(keeper) == 'Z'; })) << "the keeper tells";
   ::kill(run, SIGCONT);
-  EXPECT_TRUE(WIFCONTINUED(next_status()));
-  const int status = next_status();
+  int status = next_status();
+  if (WIFCONTINUED(status)) status = next_status();  // unless it ended before the shell looked
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
 }
 
