@@ -23,8 +23,6 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kSecond = 1'000'000'000;
 
-constexpr uint64_t kLookForScheduler = kSecond;
-constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
 // A scheduler that dies closes connections, too. One that still accepts connections after this time
 // refuses the program.
 constexpr uint64_t kMayBeDying = kSecond;
