@@ -314,8 +314,10 @@ TEST_F(RefusedProgram, IsAlsoOneThatMayNotOpenTheSocket) {
   ASSERT_EQ(::chmod(socket.c_str(), 0), 0);
   Process one = start(words);
   one.say("start");
-  ASSERT_TRUE(one.wait_for(
-      std::string(kWaits) + "the scheduler refuses it: this program may not open", 20s))
+  ASSERT_TRUE(one.wait_for(std::string(kWaits) +
+                               "the scheduler refuses it: this program may not open " + socket +
+                               " (ask its owner to allow it, or run it without nvshare)\n",
+                           20s))
       << one.output();
   EXPECT_EQ(answers_of(one).size(), 0u) << one.output();
   ASSERT_EQ(::chmod(socket.c_str(), 0600), 0);

@@ -203,6 +203,7 @@ class RunTenant {
       streams_.err << "nvshare run: the scheduler is older than nvshare and does not know "
                       "--oversubscribe-self: the program can have no more than the GPU\n";
     }
+    waits_when_lost_ = asked->joined.waits_when_lost;
     if (gpus_.empty()) gpus_ = asked->joined.gpus;
     if (wanted_.gpus.counted && gpus_.empty()) {
       streams_.err
@@ -222,6 +223,7 @@ class RunTenant {
     if (!answer) return false;
     const auto& joined = *answer;
     if (joined && joined->accepted) {
+      waits_when_lost_ = joined->waits_when_lost;
       refused_since_.reset();
       taken_since_.reset();
       told_.clear();
@@ -240,9 +242,10 @@ class RunTenant {
   }
 
   void tell(bool back) const {
+    const char* const gone = waits_when_lost_ ? "gone: GPU work waits until it is back"
+                                              : "gone: limits do not hold until it is back";
     streams_.err << fmt::format(
-        "nvshare run: the scheduler is {}{}\n",
-        back ? "back" : "gone: limits do not hold until it is back",
+        "nvshare run: the scheduler is {}{}\n", back ? "back" : gone,
         back && name_ != wanted_.name ? fmt::format(", and this run is '{}' now", name_) : "");
   }
 
@@ -290,6 +293,7 @@ class RunTenant {
   std::string name_;
   std::vector<Uuid> gpus_;  // that the program sees, once they are known
   Streams streams_;
+  bool waits_when_lost_ = false;
   std::optional<Clock::time_point> refused_since_;
   std::optional<Clock::time_point> taken_since_;  // its name
   std::set<std::string> told_;                    // why it was refused

@@ -261,6 +261,20 @@ TEST_F(Keeping, ARunThatLostItsKeeperKeepsANewName) {
   }
 }
 
+TEST_F(Keeping, WhatHoldsWithoutTheSchedulerIsToldAsItIs) {
+  for (const auto& [name, told] :
+       {std::pair("runs-when-lost", "gone: limits do not hold until it is back\n"),
+        std::pair("waits-when-lost", "gone: GPU work waits until it is back\n")}) {
+    Process process = start({"--name", name, "--", "sh", "-c", "echo started; exec sleep 60"});
+    ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+    ::kill(installed_.schedulers().back(), SIGKILL);
+    EXPECT_TRUE(process.wait_for_output(std::string("nvshare run: the scheduler is ") + told, 5s))
+        << process.output();
+    ::kill(process.pid(), SIGTERM);
+    EXPECT_EQ(process.wait().signal(), SIGTERM);
+  }
+}
+
 // Only a taken name is a reason for another name, and the user hears of each reason once.
 TEST_F(Keeping, ARunThatIsRefusedLaterSaysWhyAndKeepsItsName) {
   Process process =

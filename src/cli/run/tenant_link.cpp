@@ -22,6 +22,7 @@ constexpr auto kAnswersWithin = 5s;
 Joined accepted_by(const wire::Welcome& welcome) {
   Joined joined;
   joined.accepted = true;
+  joined.waits_when_lost = welcome.when_lost == wire::WhenLost::Wait;
   joined.flags = welcome.flags;
   const size_t count = std::min<size_t>(welcome.gpu_count, wire::kMostRunGpus);
   for (size_t i = 0; i < count; ++i) joined.gpus.push_back(std::to_array(welcome.gpus[i]));

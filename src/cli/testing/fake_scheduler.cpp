@@ -1,6 +1,7 @@
 // Stands in for nvshare-scheduler in the tests of `nvshare run`: answers RunBegin, and writes what
 // it saw into its run directory: "starts" has its process id, "runs" a line for each tenant. The
-// run "placed" gets a GPU. The run "refused-later" is refused when it comes back.
+// run "placed" gets a GPU. The run "refused-later" is refused when it comes back. The programs of
+// "waits-when-lost" wait while the scheduler is away.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -149,6 +150,7 @@ class Server {
                                        gpus_in(*begin) + flags_in(*begin));
     auto welcome = wire::make<wire::Welcome>();
     if (name != "of-an-older-scheduler") welcome.flags = begin->flags;
+    if (name == "waits-when-lost") welcome.when_lost = wire::WhenLost::Wait;
     if (name == "placed") {
       welcome.gpu_count = 1;
       welcome.gpus[0][0] = 7;

@@ -154,18 +154,24 @@ Reply take_answer(Link& link, int socket) REQUIRES(link.mutex) {
 
 // Why there is no connection at all.
 Reply without_socket(int error) {
+  char path[108] = {};
+  socket_path(path);
   switch (error) {
     case EACCES:
     case EPERM:
       return refusal(Answer::Refused,
-                     "the scheduler refuses it: this program may not open the scheduler's socket");
+                     "the scheduler refuses it: this program may not open %s (ask its owner to "
+                     "allow it, or run it without nvshare)",
+                     path);
     case EMFILE:
       return refusal(Answer::Refused,
                      "it has too many files open to connect to the scheduler (close some, or raise "
                      "`ulimit -n`)");
     case ENFILE:
-      return refusal(Answer::Refused,
-                     "too many files are open on this machine to connect to the scheduler");
+      return refusal(
+          Answer::Refused,
+          "too many files are open on this machine to connect to the scheduler (end some "
+          "programs, or raise `sysctl fs.file-max`)");
     case EAGAIN:
       return reply_of(Answer::Silence);
     default:
