@@ -373,8 +373,10 @@ Command run_command() {
       "examples:\n"
       "  nvshare run -- python train.py\n"
       "  nvshare run --name train --cores 40 --mem 8Gi -- python train.py\n"
-      "  nvshare run --priority 5 -- ./serve\n"
-      "  nvshare run --gpu 1 -- python train.py";
+      "  nvshare run --priority 5 -- ./serve    (a scheduler for all users refuses more than 0,\n"
+      "                                          until `nvshare limit USER --priority 5`)\n"
+      "  nvshare run --gpu 1 -- python train.py\n"
+      "  nvshare run --gpu 2x -- torchrun --nproc-per-node 2 train.py";
   return {spec, run};
 }
 
