@@ -245,6 +245,8 @@ struct Welcome {
 // Of a Refused: the scheduler will never take this process, so waiting is of no use. Without the
 // flag the process asks again, because a place may become free.
 inline constexpr uint32_t kRefusedForGood = 1;
+// Of a Refused to a RunBegin: the run's name is taken, and another name may be free.
+inline constexpr uint32_t kRefusedName = 2;
 
 struct Refused {
   static constexpr Type kType = Type::Refused;

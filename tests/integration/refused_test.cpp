@@ -111,6 +111,20 @@ TEST_F(RefusedProgram, IsAlsoOneThatIsTurnedAwayWithoutAWord) {
   EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
 }
 
+// It ran by itself. Between the questions of its library it does not.
+TEST_F(RefusedProgram, StandsFromTheFirstQuestionOn) {
+  Process one = start({probe_program()});
+  ASSERT_EQ(ask(one, "start"), "CUDA_SUCCESS");
+  ASSERT_EQ(ask(one, "spin 1ms"), "CUDA_SUCCESS");
+  auto scheduler = one_that(Greeting::Close);
+  ASSERT_TRUE(eventually([&] { return scheduler->turned_away() >= 1; }, 20s));
+  one.say("spin 1ms");
+  EXPECT_FALSE(answers(one, 3, 2s)) << "it works";
+  scheduler->welcome_all();
+  ASSERT_TRUE(answers(one, 3));
+  EXPECT_EQ(last_answer(one), "CUDA_SUCCESS");
+}
+
 // A scheduler that ends closes connections, too.
 TEST_F(RefusedProgram, IsNotOneWhoseConnectionIsClosedOnce) {
   auto scheduler = one_that(Greeting::Close, 1);
@@ -300,8 +314,10 @@ TEST_F(RefusedProgram, IsAlsoOneThatMayNotOpenTheSocket) {
   ASSERT_EQ(::chmod(socket.c_str(), 0), 0);
   Process one = start(words);
   one.say("start");
-  ASSERT_TRUE(one.wait_for(
-      std::string(kWaits) + "the scheduler refuses it: this program may not open", 20s))
+  ASSERT_TRUE(one.wait_for(std::string(kWaits) +
+                               "the scheduler refuses it: this program may not open " + socket +
+                               " (ask its owner to allow it, or run it without nvshare)\n",
+                           20s))
       << one.output();
   EXPECT_EQ(answers_of(one).size(), 0u) << one.output();
   ASSERT_EQ(::chmod(socket.c_str(), 0600), 0);
@@ -470,7 +486,7 @@ TEST_F(RefusedProgram, KeepsToItsCoresOnceItIsTaken) {
   ASSERT_EQ(nvshare({"config", "max_clients_per_user=8"}).ending.code, 0);
   ASSERT_TRUE(one.process.wait_for("progress", 20s)) << one.process.output();
   sleep(1s);
-  expect_share_for(one, 4s, 10);
+  EXPECT_EQ(wrong_share(share_for(one, 4s), 10, "one"), "");
 }
 
 // A MIG instance has a UUID of its own, which the scheduler does not know.

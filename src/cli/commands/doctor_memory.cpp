@@ -49,11 +49,17 @@ std::optional<Finding> own_limit_finding(const char* value) {
     return Finding{Level::Problem, what + ", which is not understood: programs get no GPU memory",
                    "write 4Gi, 512Mi, 2G or 25%, or unset it"};
   }
-  const bool none = std::string_view(value) == "0";
-  return Finding{Level::Good,
-                 what + (none ? ": programs that are started here have no limit of their own"
-                              : ": programs that are started here have no more GPU memory"),
-                 ""};
+  if (std::string_view(value) == "0") {
+    return Finding{Level::Good,
+                   what + ": programs that are started here have no limit of their own", ""};
+  }
+  // Of a device without memory, percent are nothing.
+  const auto bytes = static_cast<std::int64_t>(wire::parse_limit(value, 0));
+  const std::string most = bytes > 0 ? fmt::format("{} of GPU memory", to_text(Bytes{bytes}))
+                                     : fmt::format("{} of a GPU's memory", value);
+  return Finding{
+      Level::Good,
+      fmt::format("{}: programs that are started here may have at most {} each", what, most), ""};
 }
 
 }  // namespace nvshare::cli

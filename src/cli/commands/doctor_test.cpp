@@ -51,8 +51,11 @@ TEST(Doctor, NamesTheLimitOfTheEnvironment) {
   ASSERT_TRUE(good);
   EXPECT_EQ(good->level, Level::Good);
   EXPECT_EQ(good->what,
-            "NVSHARE_GPU_MEMORY_LIMIT is '1.5Gi': programs that are started here have no more GPU "
-            "memory");
+            "NVSHARE_GPU_MEMORY_LIMIT is '1.5Gi': programs that are started here may have at most "
+            "1.5GiB of GPU memory each");
+  EXPECT_EQ(own_limit_finding("25%")->what,
+            "NVSHARE_GPU_MEMORY_LIMIT is '25%': programs that are started here may have at most "
+            "25% of a GPU's memory each");
   EXPECT_EQ(own_limit_finding("0")->level, Level::Good);
   const auto wrong = own_limit_finding("32 megabytes");
   ASSERT_TRUE(wrong);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 #include <ostream>
+#include <set>
 
 #include "base/run_name.h"
 #include "base/suggest.h"
@@ -202,6 +203,7 @@ class RunTenant {
       streams_.err << "nvshare run: the scheduler is older than nvshare and does not know "
                       "--oversubscribe-self: the program can have no more than the GPU\n";
     }
+    waits_when_lost_ = asked->joined.waits_when_lost;
     if (gpus_.empty()) gpus_ = asked->joined.gpus;
     if (wanted_.gpus.counted && gpus_.empty()) {
       streams_.err
@@ -221,11 +223,15 @@ class RunTenant {
     if (!answer) return false;
     const auto& joined = *answer;
     if (joined && joined->accepted) {
+      waits_when_lost_ = joined->waits_when_lost;
       refused_since_.reset();
+      taken_since_.reset();
+      told_.clear();
       return true;
     }
     connection.reset();
-    if (joined && !joined->closed) find_another_name();
+    if (!joined) be_refused(joined.error().message, false);
+    if (joined && !joined->closed) be_refused(joined->refusal, joined->name_taken);
     return false;
   }
 
@@ -236,9 +242,10 @@ class RunTenant {
   }
 
   void tell(bool back) const {
+    const char* const gone = waits_when_lost_ ? "gone: GPU work waits until it is back"
+                                              : "gone: limits do not hold until it is back";
     streams_.err << fmt::format(
-        "nvshare run: the scheduler is {}{}\n",
-        back ? "back" : "gone: limits do not hold until it is back",
+        "nvshare run: the scheduler is {}{}\n", back ? "back" : gone,
         back && name_ != wanted_.name ? fmt::format(", and this run is '{}' now", name_) : "");
   }
 
@@ -257,14 +264,24 @@ class RunTenant {
     return connection;
   }
 
-  // A run that comes to another scheduler may find its name taken there. Without a tenant its
-  // programs would have no limit, so the run takes another name.
-  void find_another_name() {
-    if (!refused_since_) refused_since_ = Clock::now();
-    if (Clock::now() - *refused_since_ < kOldNameFor) return;
-    name_ = default_name(wanted_.name, ::getpid());
+  // Tells each reason once. A run that comes to another scheduler may find its name taken there.
+  // Without a tenant its programs would have no limit, so the run takes another name.
+  void be_refused(const std::string& why, bool name_taken) {
+    const auto now = Clock::now();
+    if (!refused_since_) refused_since_ = now;
+    if (now - *refused_since_ >= kQuietFor && told_.insert(why).second) {
+      streams_.err << fmt::format("nvshare run: the scheduler refuses the run: {}; asking again\n",
+                                  why);
+    }
+    if (!name_taken) return taken_since_.reset();
+    if (!taken_since_) taken_since_ = now;
+    if (now - *taken_since_ >= kOldNameFor) name_ = default_name(wanted_.name, ::getpid());
   }
 
+  // How long a refusal is not told. The scheduler refuses the name of a killed keeper for some
+  // milliseconds. A smaller number tells that, too
+  // (Run.ARunComesBackWithTheMemoryLimitOfTheEnvironment).
+  static constexpr auto kQuietFor = 1s;
   // How long the old name is asked for: a killed keeper's name is free again before that. A larger
   // number leaves a run longer without a tenant
   // (TwoSchedulers.ARunWhoseNameIsTakenAtTheSystemsTakesAnother).
@@ -276,7 +293,10 @@ class RunTenant {
   std::string name_;
   std::vector<Uuid> gpus_;  // that the program sees, once they are known
   Streams streams_;
+  bool waits_when_lost_ = false;
   std::optional<Clock::time_point> refused_since_;
+  std::optional<Clock::time_point> taken_since_;  // its name
+  std::set<std::string> told_;                    // why it was refused
 };
 
 int run_shared(const Wanted& wanted, const GpuPlan& plan, const std::string& library,
@@ -292,6 +312,12 @@ int run_shared(const Wanted& wanted, const GpuPlan& plan, const std::string& lib
   tenancy.tell = [&](bool back) { tenant.tell(back); };
   tenancy.tell_shortage = [&](const wire::Shortage& shortage) {
     streams.err << fmt::format("nvshare run: {}\n", shortage_text(tenant.name(), shortage));
+  };
+  tenancy.tell_left = [&](int processes) {
+    streams.err << fmt::format(
+        "nvshare run: the program has ended, and {} process{} of the run {} left: waiting for the "
+        "end of all; Ctrl-C ends the waiting\n",
+        processes, processes == 1 ? "" : "es", processes == 1 ? "is" : "are");
   };
   tenancy.cannot_start = [&](int error) {
     return complain(streams, why_not_started(wanted.words[0], error), exit_code_of_exec(error));
@@ -347,8 +373,10 @@ Command run_command() {
       "examples:\n"
       "  nvshare run -- python train.py\n"
       "  nvshare run --name train --cores 40 --mem 8Gi -- python train.py\n"
-      "  nvshare run --priority 5 -- ./serve\n"
-      "  nvshare run --gpu 1 -- python train.py";
+      "  nvshare run --priority 5 -- ./serve    (a scheduler for all users refuses more than 0,\n"
+      "                                          until `nvshare limit USER --priority 5`)\n"
+      "  nvshare run --gpu 1 -- python train.py\n"
+      "  nvshare run --gpu 2x -- torchrun --nproc-per-node 2 train.py";
   return {spec, run};
 }
 

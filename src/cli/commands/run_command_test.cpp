@@ -420,14 +420,9 @@ TEST_F(Run, AProgramThatIsStoppedAloneIsWaitedFor) {
   ASSERT_TRUE(process.wait_for_output("started")) << process.output();
   const pid_t program = std::atoi(process.output().c_str());
   ::kill(program, SIGSTOP);
-  const auto state = [](pid_t pid) {
-    const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
-    const std::size_t name = stat.rfind(") ");
-    return name == stat.npos ? '?' : stat[name + 2];
-  };
-  ASSERT_TRUE(testing::eventually([&] { return state(program) == 'T'; }));
+  ASSERT_TRUE(testing::eventually([&] { return testing::state_of(program) == 'T'; }));
   ::poll(nullptr, 0, 300);
-  EXPECT_EQ(state(process.pid()), 'S') << "nobody would continue it";
+  EXPECT_EQ(testing::state_of(process.pid()), 'S') << "nobody would continue it";
   ::kill(program, SIGCONT);
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().code(), 4);

@@ -64,6 +64,10 @@ class Keeping : public ::testing::Test {
         [&] { return (listening = wire::listen_at(socket().c_str(), 0600)) >= 0; }));
     return UniqueFd(listening);
   }
+  // Neither a zombie nor stopped.
+  static bool sleeps(pid_t pid) {
+    return testing::eventually([&] { return testing::state_of(pid) == 'S'; }, 5s);
+  }
   // A process that has ended may not be collected yet, but has no words any more.
   static bool is_gone(pid_t pid) {
     const std::string words = "/proc/" + std::to_string(pid) + "/cmdline";
@@ -152,7 +156,7 @@ TEST_F(Keeping, AKeeperDoesNotWaitForItsOwnScheduler) {
   ASSERT_TRUE(process.wait_for_output("keeper=", 20s)) << process.output();
   const auto ends = Clock::now();
   const Outcome outcome = process.wait(20s);
-  EXPECT_LT(Clock::now() - ends, 1s);
+  EXPECT_LT(Clock::now() - ends, 4s);
   EXPECT_EQ(outcome.code(), 0) << outcome.output;
   EXPECT_EQ(times_begun("outer"), 2) << "the run was begun after its end: " << installed_.runs();
   ASSERT_EQ(installed_.schedulers().size(), 2u);
@@ -176,7 +180,7 @@ TEST_F(Keeping, ARunEndsWithItsProgramWhileTheSchedulerIsSilent) {
     const auto ends = Clock::now();
     ::kill(process.pid(), SIGTERM);
     EXPECT_EQ(process.wait(20s).code(), 3);
-    EXPECT_LT(Clock::now() - ends, 2s) << "with room for " << room;
+    EXPECT_LT(Clock::now() - ends, 15s) << "with room for " << room;
   }
 }
 
@@ -204,9 +208,12 @@ TEST_F(Keeping, AnAnswerThatComesLateIsHeard) {
 TEST_F(Keeping, SignalsForTheKeeperAreNoEndOfTheRun) {
   const pid_t left = leave("setsid sleep 60 >/dev/null 2>&1 & echo $!");
   const pid_t keeper = parent_of(left);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::kill(keeper, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) {
+    ::kill(keeper, signal);
+  }
   ::poll(nullptr, 0, 200);
   EXPECT_EQ(parent_of(left), keeper);
+  EXPECT_TRUE(sleeps(keeper)) << testing::state_of(keeper);
   ::kill(left, SIGKILL);
 }
 
@@ -258,6 +265,38 @@ TEST_F(Keeping, ARunThatLostItsKeeperKeepsANewName) {
   }
 }
 
+TEST_F(Keeping, WhatHoldsWithoutTheSchedulerIsToldAsItIs) {
+  for (const auto& [name, told] :
+       {std::pair("runs-when-lost", "gone: limits do not hold until it is back\n"),
+        std::pair("waits-when-lost", "gone: GPU work waits until it is back\n")}) {
+    Process process = start({"--name", name, "--", "sh", "-c", "echo started; exec sleep 60"});
+    ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+    ::kill(installed_.schedulers().back(), SIGKILL);
+    EXPECT_TRUE(process.wait_for_output(std::string("nvshare run: the scheduler is ") + told, 5s))
+        << process.output();
+    ::kill(process.pid(), SIGTERM);
+    EXPECT_EQ(process.wait().signal(), SIGTERM);
+  }
+}
+
+// Only a taken name is a reason for another name, and the user hears of each reason once.
+TEST_F(Keeping, ARunThatIsRefusedLaterSaysWhyAndKeepsItsName) {
+  Process process =
+      start({"--name", "refused-later", "--", "sh", "-c", "echo started; exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  ::kill(installed_.schedulers().at(0), SIGKILL);
+  Process scheduler({installed_.path("bin/nvshare-scheduler"), "--run-dir", directory_}, {});
+  const std::string line =
+      "nvshare run: the scheduler refuses the run: there is no place; asking again\n";
+  ASSERT_TRUE(process.wait_for_output(line, 10s)) << process.output();
+  ::poll(nullptr, 0, 6'000);  // for longer than a taken name is kept
+  EXPECT_EQ(installed_.runs(), "refused-later 0 100 0\n");
+  ::kill(process.pid(), SIGTERM);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.signal(), SIGTERM);
+  EXPECT_EQ(outcome.output.find(line), outcome.output.rfind(line)) << outcome.output;
+}
+
 TEST_F(Keeping, WithoutItsKeeperItWaitsForTheLastProcess) {
   Process process = start({"sh", "-c",
                            "kill -9 $PPID; setsid sleep 60 >/dev/null 2>&1 & echo $!;"
@@ -266,9 +305,69 @@ TEST_F(Keeping, WithoutItsKeeperItWaitsForTheLastProcess) {
   const pid_t left = std::atoi(process.output().c_str());
   EXPECT_TRUE(testing::eventually([&] { return parent_of(left) == process.pid(); }, 10s));
   ::poll(nullptr, 0, 300);
-  EXPECT_EQ(::kill(process.pid(), 0), 0);
+  EXPECT_TRUE(sleeps(process.pid())) << "it has ended";
   ::kill(left, SIGKILL);
   EXPECT_EQ(process.wait().code(), 5);
+}
+
+// As the script of a container's entry point does.
+TEST_F(Keeping, ChildrenOfTheShellThatBecameTheRunAreCollected) {
+  const std::string script = "sleep 0.1 & early=$!; sleep 60 & echo $early $!; exec " +
+                             installed_.path("bin/nvshare") +
+                             " run -- sh -c 'echo started; exec sleep 60'";
+  Process process({"bash", "-c", script}, installed_.variables());
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  int early = 0;
+  int late = 0;
+  ASSERT_EQ(std::sscanf(process.output().c_str(), "%d %d", &early, &late), 2) << process.output();
+  EXPECT_EQ(parent_of(late), process.pid());
+  ::kill(late, SIGKILL);
+  for (const pid_t pid : {early, late}) {
+    EXPECT_TRUE(testing::eventually([&] { return testing::state_of(pid) == '?'; }, 5s))
+        << (pid == early ? "early " : "late ") << testing::state_of(pid);
+  }
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().signal(), SIGTERM);
+}
+
+TEST_F(Keeping, WithoutItsKeeperASignalEndsItsWaiting) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Process process = start({"sh", "-c",
+                             "kill -9 $PPID; setsid sleep 60 >/dev/null 2>&1 & echo $!;"
+                             "(setsid sleep 60 >/dev/null 2>&1 & echo $!); exit 5"});
+    ASSERT_TRUE(process.wait_for_output("nvshare run: the program has ended, and 2 processes", 20s))
+        << process.output();
+    int left[2] = {};
+    ASSERT_EQ(std::sscanf(process.output().c_str(), "%d %d", &left[0], &left[1]), 2);
+    ::kill(process.pid(), signal);
+    EXPECT_EQ(process.wait(5s).signal(), signal);
+    for (const int pid : left) {
+      EXPECT_TRUE(sleeps(pid)) << "it has ended";
+      ::kill(pid, SIGKILL);
+    }
+  }
+}
+
+// While no scheduler is there, a run that lost its keeper sleeps for most of the time.
+TEST_F(Keeping, WithoutItsKeeperItDoesNotLookForTheSchedulerAllTheTime) {
+  Process process = start({"sh", "-c",
+                           "kill -9 $(cat " + directory_ +
+                               "/starts) $PPID; echo started;"
+                               "exec sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
+  const std::string status = "/proc/" + std::to_string(process.pid()) + "/status";
+  const auto times_slept = [&] {
+    const std::string text = contents(status);
+    const std::size_t at = text.find("\nvoluntary_ctxt_switches:");
+    return at == text.npos ? -1 : std::atoi(text.c_str() + at + 25);
+  };
+  ::poll(nullptr, 0, 2'000);
+  const int before = times_slept();
+  ::poll(nullptr, 0, 2'000);
+  EXPECT_GT(times_slept(), before);
+  EXPECT_LT(times_slept() - before, 30);
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().signal(), SIGTERM);
 }
 
 TEST_F(Keeping, AProgramThatKillsItsGroupDoesNotReachTheKeeper) {

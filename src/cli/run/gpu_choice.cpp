@@ -157,8 +157,8 @@ std::vector<Uuid> reachable(const MachineGpus& machine) {
 Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const MachineGpus& machine) {
   std::vector<Uuid> chosen;
   if (static_cast<std::size_t>(wish.wanted) > reachable(machine).size()) {
-    return Error{
-        fmt::format("there are no {} GPUs: this machine has {}", wish.wanted, numbers(machine))};
+    return Error{fmt::format("there are no {} GPUs: this machine has {}: {}", wish.wanted,
+                             reachable(machine).size(), numbers(machine))};
   }
   for (const std::string& entry : wish.entries) {
     const auto number = number_in(entry);

@@ -48,7 +48,7 @@ TEST(GpuChoice, AGpuThatIsNotThereIsNamedWithThoseThatAre) {
   EXPECT_EQ(chosen("8", MachineGpus(8, Uuid{})), "there is no GPU 8: this machine has 0 to 7");
   EXPECT_EQ(chosen("GPU-ff"), "there is no GPU GPU-ff: nvidia-smi -L lists those of this machine");
   EXPECT_EQ(chosen("GPU-0102"), "the UUIDs of 2 GPUs begin with GPU-0102: give more of it");
-  EXPECT_EQ(chosen("3x"), "there are no 3 GPUs: this machine has 0 and 1");
+  EXPECT_EQ(chosen("3x"), "there are no 3 GPUs: this machine has 2: 0 and 1");
 }
 
 TEST(GpuChoice, AGpuThatHasFailedKeepsItsNumber) {
@@ -59,7 +59,7 @@ TEST(GpuChoice, AGpuThatHasFailedKeepsItsNumber) {
   EXPECT_EQ(chosen("1", machine),
             "GPU 1 has failed, or may not be used: nvidia-smi -i 1 says which");
   EXPECT_EQ(chosen("3", machine), "there is no GPU 3: this machine has 0 and 2");
-  EXPECT_EQ(chosen("3x", machine), "there are no 3 GPUs: this machine has 0 and 2");
+  EXPECT_EQ(chosen("3x", machine), "there are no 3 GPUs: this machine has 2: 0 and 2");
   EXPECT_EQ(chosen("9", {std::nullopt, kTwo[0]}), "there is no GPU 9: this machine has only 1");
   EXPECT_EQ(chosen("9", {std::nullopt, kTwo[0], kTwo[1], kTwo[0]}),
             "there is no GPU 9: this machine has 1, 2 and 3");

@@ -12,8 +12,11 @@
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <utility>
+#include <vector>
 
+#include "base/units.h"
 #include "cli/run/descriptors.h"
 #include "cli/run/job_signals.h"
 #include "wire/channel.h"
@@ -28,12 +31,34 @@ using Clock = std::chrono::steady_clock;
 constexpr int kTryAgainEvery = 250;
 // The same after the keeper was killed: the scheduler closes its connection within milliseconds.
 constexpr int kTakeOverEvery = 20;
+// How long. A larger number costs processor time where no scheduler is there
+// (Keeping.WithoutItsKeeperItDoesNotLookForTheSchedulerAllTheTime).
+constexpr auto kTakeOverFor = 1s;
 
 pid_t peer_of(int connection) {
   ucred peer{};
   socklen_t length = sizeof peer;
   if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return 0;
   return peer.pid;
+}
+
+// The children of a process's first thread.
+std::vector<pid_t> children_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", pid));
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
+// Processes below, without `except` and those below that one.
+int count_below(pid_t pid, pid_t except) {
+  int count = 0;
+  for (const pid_t child : children_of(pid)) {
+    if (child != except) count += 1 + count_below(child, except);
+  }
+  return count;
+}
+
+bool ends_the_waiting(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
 }
 
 }  // namespace
@@ -63,7 +88,8 @@ void Keeper::wait_for_news() {
   std::array<pollfd, 3> waiting{
       {{signals_.get(), POLLIN, 0}, {connection_.get(), POLLIN, 0}, {notes_.get(), POLLIN, 0}}};
   // By the clock: children that end all the time do not put it off.
-  const auto every = in_front_ && !was_connected_ ? kTakeOverEvery : kTryAgainEvery;
+  const bool takes_over = in_front_ && !was_connected_ && Clock::now() - began_at_ < kTakeOverFor;
+  const int every = takes_over ? kTakeOverEvery : kTryAgainEvery;
   const auto due = tried_at_ + std::chrono::milliseconds(every);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
   const int wait = connection_ ? -1 : static_cast<int>(std::clamp<long>(left, 0, every));
@@ -71,7 +97,7 @@ void Keeper::wait_for_news() {
   read_signals();
   if (joined_) read_connection();
   if (notes_) read_notes();
-  while (in_front_ && stopped_by_ != 0) {
+  while (in_front_ && !ended_ && stopped_by_ != 0) {
     stop_too(std::exchange(stopped_by_, 0));
     go_on();
   }
@@ -84,6 +110,9 @@ void Keeper::read_signals() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       collect();
+    } else if (in_front_ && told_ended_ && ends_the_waiting(signal)) {
+      status_ = signal;
+      stays_ = false;
     } else if (in_front_ && !ended_ && is_for_us_alone(info, program_)) {
       ::kill(program_, signal);
     }
@@ -161,7 +190,10 @@ void Keeper::program_ended() {
   told_ended_ = true;
   // The scheduler's words before the program's end are there by the time the end is heard of.
   if (joined_) read_connection();
-  if (in_front_) return;
+  if (in_front_) {
+    if (anybody_left()) tenancy_.tell_left(processes_left());
+    return;
+  }
   stays_ = anybody_left();
   // The name is free before `nvshare run` ends: the next run may want it.
   if (!stays_) connection_.reset();
@@ -186,13 +218,12 @@ bool Keeper::anybody_left() const {
   if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return false;
   const pid_t scheduler = connection_ ? peer_of(connection_.get()) : 0;
   if (scheduler <= 0) return true;
-  std::ifstream children(fmt::format("/proc/self/task/{}/children", ::getpid()));
-  bool is_there = false;
-  for (pid_t pid = 0; children >> pid;) {
-    if (pid != scheduler) return true;
-    is_there = true;
-  }
-  return !is_there;
+  const auto children = children_of(::getpid());
+  return children != std::vector{scheduler};
+}
+
+int Keeper::processes_left() const {
+  return count_below(::getpid(), connection_ ? peer_of(connection_.get()) : 0);
 }
 
 }  // namespace nvshare::cli

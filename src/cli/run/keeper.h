@@ -22,6 +22,8 @@ struct Tenancy {
   std::function<void(const Place&)> take_over;
   std::function<void(bool back)> tell;
   std::function<void(const wire::Shortage&)> tell_shortage;
+  // Tells how many processes the program has left, where `nvshare run` waits for their end.
+  std::function<void(int processes)> tell_left;
   // Tells that exec failed with this errno, and has the exit code.
   std::function<int(int error)> cannot_start;
 };
@@ -35,7 +37,8 @@ class Keeper {
   Keeper(pid_t program, UniqueFd connection, const Tenancy& tenancy, UniqueFd signals,
          UniqueFd notes);
 
-  // Returns when no child is left: the program's status.
+  // Returns when no child is left: the program's status. In `nvshare run` also when INT, TERM or
+  // HUP comes after the program's end: the status of a process that this signal has ended.
   int keep();
 
  private:
@@ -50,6 +53,7 @@ class Keeper {
   void program_ended();
   void become_silent();
   bool anybody_left() const;
+  int processes_left() const;
 
   pid_t program_;
   UniqueFd connection_;
@@ -64,6 +68,7 @@ class Keeper {
   bool stays_ = true;        // after the program's end, for the processes that it left
   bool told_gone_ = false;   // the scheduler
   bool was_connected_ = false;
+  std::chrono::steady_clock::time_point began_at_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point tried_at_{};  // to connect again
   int stops_ = 0;
   int stopped_by_ = 0;  // a signal that this process has yet to stop by

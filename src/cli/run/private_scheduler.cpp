@@ -80,14 +80,14 @@ Result<UniqueFd> lock(const std::string& directory, const char* name) {
 }
 
 // Which scheduler is started, and where.
-struct Place {
+struct SchedulerStart {
   std::string program;
   std::string directory;
   std::string gives_way_to;  // the system's run directory; empty: to nobody
 };
 
 // In the child: away from the terminal and from everything that this process has open.
-[[noreturn]] void become_scheduler(const Place& place, int ready, int log) {
+[[noreturn]] void become_scheduler(const SchedulerStart& begin, int ready, int log) {
   ::setsid();
   const int null = ::open("/dev/null", O_RDONLY);
   // Out of the way first, for either may be one of the numbers that are filled here.
@@ -107,11 +107,11 @@ struct Place {
   // Whatever is preloaded here, the interposer perhaps, is not for the scheduler.
   ::unsetenv("LD_PRELOAD");
   const std::string fd = std::to_string(kReadyFd);
-  const char* const program = place.program.c_str();
+  const char* const program = begin.program.c_str();
   // The option and its value are the last ones: without it the list ends before.
-  ::execl(program, program, "--private", "--run-dir", place.directory.c_str(), "--ready-fd",
-          fd.c_str(), place.gives_way_to.empty() ? nullptr : "--gives-way-to",
-          place.gives_way_to.c_str(), static_cast<char*>(nullptr));
+  ::execl(program, program, "--private", "--run-dir", begin.directory.c_str(), "--ready-fd",
+          fd.c_str(), begin.gives_way_to.empty() ? nullptr : "--gives-way-to",
+          begin.gives_way_to.c_str(), static_cast<char*>(nullptr));
   const std::string line = fmt::format("{}: {}\n", program, std::strerror(errno));
   [[maybe_unused]] const auto said = ::write(2, line.data(), line.size());
   ::_exit(127);
@@ -157,8 +157,8 @@ bool wait_until_ready(int ready) {
   }
 }
 
-Result<void> start(const Place& place) {
-  const std::string log = log_path(place.directory);
+Result<void> start(const SchedulerStart& begin) {
+  const std::string log = log_path(begin.directory);
   UniqueFd file(
       ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return Error{fmt::format("{}: {}", log, std::strerror(errno))};
@@ -166,13 +166,13 @@ Result<void> start(const Place& place) {
   if (::pipe2(pair, O_CLOEXEC) != 0) return Error{std::strerror(errno)};
   UniqueFd ready(pair[0]);
   UniqueFd says_ready(pair[1]);
-  const auto process = fork_away([&] { become_scheduler(place, says_ready.get(), file.get()); });
+  const auto process = fork_away([&] { become_scheduler(begin, says_ready.get(), file.get()); });
   if (!process) return process.error();
   says_ready.reset();
   if (wait_until_ready(ready.get())) return {};
   ::syscall(SYS_pidfd_send_signal, process->get(), SIGKILL, nullptr, 0);
   return Error{fmt::format("the private scheduler did not start; the end of {}:{}", log,
-                           end_of_log(place.directory))};
+                           end_of_log(begin.directory))};
 }
 
 }  // namespace

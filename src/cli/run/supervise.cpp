@@ -87,6 +87,7 @@ class Front {
     if (!signals_) return tenancy_.cannot_start(errno);
     // Whatever the keeper leaves behind when it is killed becomes a child of this process.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    collect_orphans();  // whose signals came before
     send_note(notes_.get(), {NoteKind::Go});
     while (!ended_) {
       // Signals wait until there is a program to pass them on to.
@@ -100,25 +101,38 @@ class Front {
   }
 
  private:
+  // Collects children that are neither the keeper nor the program: of the process that became
+  // `nvshare run` by exec, and orphans where this is process 1 of a container. Else each of them
+  // stays a zombie until this process ends.
+  void collect_orphans() const {
+    for (;;) {
+      siginfo_t ended{};
+      if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return;
+      const pid_t pid = ended.si_pid;
+      if (pid == 0 || pid == keeper_ || pid == program_) return;
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+
   void pass_signals_on() {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGCHLD) collect_orphans();
       if (info.ssi_signo == SIGCHLD || !is_for_us_alone(info, program_)) continue;
       send_note(notes_.get(), {NoteKind::Signal, static_cast<int>(info.ssi_signo)});
     }
   }
 
-  // False when the keeper is gone.
+  // False when the keeper is gone. Stops only behind the last note, because a shell does not
+  // continue a program that has ended.
   bool read_notes() {
     Note note{};
+    Note stopped{};  // value is 0: there is no such note
     Heard heard;
     while ((heard = receive_note(notes_.get(), note, false)) == Heard::Note) {
       if (note.kind == NoteKind::Started) program_ = note.value;
       if (note.kind == NoteKind::Ready) tenancy_.take_over(note.place);
-      if (note.kind == NoteKind::Stopped) {
-        stop_too(note.value);
-        send_note(notes_.get(), {NoteKind::Continue, 0, note.number});
-      }
+      if (note.kind == NoteKind::Stopped) stopped = note;
       if (note.kind == NoteKind::Ended) {
         status_ = note.value;
         ended_ = true;
@@ -126,6 +140,10 @@ class Front {
         if (note.number == 0) collect(keeper_);
         return true;
       }
+    }
+    if (stopped.value != 0) {
+      stop_too(stopped.value);
+      send_note(notes_.get(), {NoteKind::Continue, 0, stopped.number});
     }
     return heard == Heard::Nothing;
   }

@@ -20,7 +20,10 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kAnswersWithin = 5s;
 
 Joined accepted_by(const wire::Welcome& welcome) {
-  Joined joined{true, "", false, false, welcome.flags, {}};
+  Joined joined;
+  joined.accepted = true;
+  joined.waits_when_lost = welcome.when_lost == wire::WhenLost::Wait;
+  joined.flags = welcome.flags;
   const size_t count = std::min<size_t>(welcome.gpu_count, wire::kMostRunGpus);
   for (size_t i = 0; i < count; ++i) joined.gpus.push_back(std::to_array(welcome.gpus[i]));
   return joined;
@@ -36,6 +39,7 @@ Result<Joined> joined_by(const wire::Header* header) {
   joined.refusal.assign(refused->reason,
                         wire::text_length(refused->reason, sizeof refused->reason));
   joined.other_version = refused->major != wire::kMajor;
+  joined.name_taken = (refused->flags & wire::kRefusedName) != 0;
   return joined;
 }
 
@@ -87,7 +91,10 @@ std::optional<Result<Joined>> read_answer(int connection) {
     const int length = receive(connection, packet);
     if (length == -EAGAIN) return std::nullopt;
     if (length == 0 || length == -ECONNRESET) {
-      return Joined{false, "the scheduler closed the connection", false, true, 0, {}};
+      Joined joined;
+      joined.refusal = "the scheduler closed the connection";
+      joined.closed = true;
+      return joined;
     }
     if (length < 0) return Error{fmt::format("the scheduler: {}", std::strerror(-length))};
     const auto* header = wire::look_at(packet, static_cast<size_t>(length));

@@ -15,11 +15,13 @@ namespace nvshare::cli {
 // What the scheduler said to a RunBegin.
 struct Joined {
   bool accepted = false;
-  std::string refusal;         // why not, in a line
-  bool other_version = false;  // it was refused because the two do not understand each other
-  bool closed = false;         // it went without a word, as one does that is about to end
-  uint32_t flags = 0;          // of those that were asked for, what it knows
-  std::vector<Uuid> gpus{};    // on which the scheduler has placed it
+  std::string refusal;           // why not, in a line
+  bool other_version = false;    // it was refused because the two do not understand each other
+  bool name_taken = false;       // it was refused because of its name, and another may be free
+  bool closed = false;           // it went without a word, as one does that is about to end
+  bool waits_when_lost = false;  // its programs, while the scheduler is away
+  uint32_t flags = 0;            // of those that were asked for, what it knows
+  std::vector<Uuid> gpus{};      // on which the scheduler has placed it
 };
 
 // What the run says of its GPUs (wire::RunBegin).

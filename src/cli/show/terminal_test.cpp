@@ -173,6 +173,31 @@ TEST_F(Terminal, WithoutAShellASuspendStopsNothing) {
   EXPECT_TRUE(wait_for("interrupted 1", 5s)) << "the program stands: " << output_;
 }
 
+// `nvshare run` hears of both at once, and a shell does not continue a job that has ended.
+TEST_F(Terminal, AProgramThatWasStoppedAndThenKilledIsNoStoppedJob) {
+  start(
+      "echo pids $$ $PPID $(sed -n s/^PPid:.//p /proc/$PPID/status) end; "
+      "exec " NVSHARE_COUNT_INTERRUPTS,
+      WhenStopped::Leave);
+  ASSERT_TRUE(wait_for("started")) << output_;
+  int program = 0;
+  int keeper = 0;
+  int run = 0;
+  ASSERT_EQ(std::sscanf(output_.c_str(), "pids %d %d %d end", &program, &keeper, &run), 3)
+      << output_;
+  ::kill(run, SIGSTOP);
+  ASSERT_TRUE(WIFSTOPPED(next_status()));
+  ::kill(program, SIGTSTP);
+  ASSERT_TRUE(eventually([&] { return testing::state_of(program) == 'T'; }));
+  ::poll(nullptr, 0, 200);  // the keeper tells
+  ::kill(program, SIGKILL);
+  EXPECT_TRUE(eventually([&] { return testing::state_of(keeper) == 'Z'; })) << "the keeper tells";
+  ::kill(run, SIGCONT);
+  int status = next_status();
+  if (WIFCONTINUED(status)) status = next_status();  // unless it ended before the shell looked
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+}
+
 // The kernel hangs up on a stopped job that has lost its shell.
 TEST_F(Terminal, AStoppedJobEndsWhenItsShellIsKilled) {
   start(

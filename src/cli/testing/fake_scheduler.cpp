@@ -1,6 +1,7 @@
 // Stands in for nvshare-scheduler in the tests of `nvshare run`: answers RunBegin, and writes what
 // it saw into its run directory: "starts" has its process id, "runs" a line for each tenant. The
-// run "placed" gets a GPU.
+// run "placed" gets a GPU. The run "refused-later" is refused when it comes back. The programs of
+// "waits-when-lost" wait while the scheduler is away.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -29,9 +30,10 @@ void add_line(const std::string& path, const std::string& line) {
   std::fclose(file);
 }
 
-void refuse(int connection, const std::string& why, uint16_t major) {
+void refuse(int connection, const std::string& why, uint16_t major, uint32_t flags = 0) {
   auto refused = wire::make<wire::Refused>();
   refused.major = major;
+  refused.flags = flags;
   wire::put_text(refused.reason, sizeof refused.reason, why.c_str());
   wire::send(connection, &refused.header, false);
 }
@@ -128,13 +130,17 @@ class Server {
       refuse(connection, "speaks another version", wire::kMajor + 1);
       return false;
     }
+    if (name == "refused-later" && (begin->flags & wire::kComesBack) != 0) {
+      refuse(connection, "there is no place", wire::kMajor);
+      return false;
+    }
     if (name == "closed-on-once" && !closed_) {
       closed_ = true;
       return false;
     }
     for (const auto& [other, used] : runs_) {
       if (used != name) continue;
-      refuse(connection, "the name '" + name + "' is in use", wire::kMajor);
+      refuse(connection, "the name '" + name + "' is in use", wire::kMajor, wire::kRefusedName);
       return false;
     }
     runs_[connection] = name;
@@ -144,6 +150,7 @@ class Server {
                                        gpus_in(*begin) + flags_in(*begin));
     auto welcome = wire::make<wire::Welcome>();
     if (name != "of-an-older-scheduler") welcome.flags = begin->flags;
+    if (name == "waits-when-lost") welcome.when_lost = wire::WhenLost::Wait;
     if (name == "placed") {
       welcome.gpu_count = 1;
       welcome.gpus[0][0] = 7;

@@ -98,6 +98,12 @@ Outcome Process::wait(Duration within) {
   return outcome;
 }
 
+char state_of(pid_t pid) {
+  const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t name = stat.rfind(") ");
+  return name == stat.npos ? '?' : stat[name + 2];
+}
+
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -42,6 +42,8 @@ class Process {
   std::string output_;
 };
 
+// A process's state as `ps` has it, 'Z' for one that nobody has collected; '?' when it is gone.
+char state_of(pid_t pid);
 // The whole file; empty when there is none.
 std::string contents(const std::string& path);
 // True once `done` answers true.

@@ -47,6 +47,11 @@ RunPlacement RunPlacer::choose(const TenantRecord& run, const wire::RunBegin& be
     placed.gpus.push_back(best->gpu);
     std::erase(wish.among, best->gpu);
   }
+  if (placed.gpus.size() > 1) {
+    placed.why = fmt::format("first GPU {}, because {}", placed.gpus.front().value, placed.why);
+  }
+  // Programs count their GPUs as the machine does.
+  std::ranges::sort(placed.gpus);
   return placed;
 }
 

@@ -89,11 +89,13 @@ TEST_F(RunPlacerTest, OnlyGpusThatTheRunCanSeeAreChosen) {
   EXPECT_EQ(welcome.gpu_count, 0u);
 }
 
+// The best one is chosen first, and the program sees them in the machine's order.
 TEST_F(RunPlacerTest, SeveralGpusAreChosenEachOnce) {
   t.join(run("a", begin(wire::GpuChoice::Chosen, {kTestGpu})));
   const TenantId b = run("b", begin(wire::GpuChoice::Auto, {}, 9));
-  EXPECT_EQ(placed(b).gpus, (std::vector{second, first}));
-  EXPECT_EQ(said(), "placed on GPUs 1 and 0: it was idle; GPU 0 had 1 program");
+  EXPECT_EQ(placed(b).gpus, (std::vector{first, second}));
+  EXPECT_EQ(said(),
+            "placed on GPUs 0 and 1: first GPU 1, because it was idle; GPU 0 had 1 program");
 }
 
 TEST_F(RunPlacerTest, AChoiceIsKeptInItsOrder) {

@@ -194,7 +194,12 @@ std::string ProgramServer::group_for(const Session& session, TenantId run) {
 
 void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
   const auto tenant = begin_run(session, message);
-  if (!tenant) return refuse(session, tenant.error().message);
+  if (!tenant) {
+    const std::string name(message.name, wire::text_length(message.name, sizeof message.name));
+    const TenantRecord* known = broker_->find_tenant(name);
+    const bool taken = known != nullptr && (known->open || known->is.uid != session.peer.uid);
+    return refuse(session, tenant.error().message, taken ? wire::kRefusedName : 0);
+  }
   session.run = *tenant;
   count_for(session, "");  // runs have a bound of their own
   runs_.begin(*tenant, *session.key, group_for(session, *tenant));

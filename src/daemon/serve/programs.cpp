@@ -105,7 +105,7 @@ void ProgramServer::take(UniqueFd socket) {
     if (has_ended(session.process)) return doom(session);
   }
   const auto levels = processes_.tenants_of(peer.pid, peer.uid);
-  if (!levels) return refuse(session, levels.error().message, true);
+  if (!levels) return refuse(session, levels.error().message, wire::kRefusedForGood);
   const std::string& top = levels->front().name;
   count_for(session, top);
   if (static_cast<int>(sessions_.size()) > settings_.max_clients) {
@@ -206,12 +206,12 @@ void ProgramServer::greet(Session& session, const wire::Header* header) {
   doom(session);
 }
 
-void ProgramServer::refuse(Session& session, const std::string& reason, bool for_good) {
+void ProgramServer::refuse(Session& session, const std::string& reason, std::uint32_t flags) {
   log_.warn("refused", {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"reason", reason}});
   auto message = wire::make<wire::Refused>();
   message.major = wire::kMajor;
   message.minor = wire::kMinor;
-  if (for_good) message.flags = wire::kRefusedForGood;
+  message.flags = flags;
   wire::put_text(message.reason, sizeof message.reason, reason.c_str());
   (void)wire::send(session.socket.get(), &message.header, false);
   doom(session);
@@ -224,7 +224,7 @@ Result<void> ProgramServer::check_version(std::uint32_t magic, std::uint16_t maj
 
 void ProgramServer::hello(Session& session, const wire::Hello& message) {
   // What the process is does not change while it waits, and a place may become free.
-  constexpr bool kForGood = true;
+  constexpr std::uint32_t kForGood = wire::kRefusedForGood;
   const auto run = run_of(session.peer.pid);
   if (!run) return refuse(session, run.error().message, kForGood);
   const auto tenant = *run ? Result<TenantId>(**run) : tenant_outside_runs(session.peer);

@@ -132,7 +132,7 @@ class ProgramServer final : public Outbox {
 
   // Of the first message of a connection.
   static Result<void> check_version(std::uint32_t magic, std::uint16_t major);
-  void refuse(Session& session, const std::string& reason, bool for_good = false);
+  void refuse(Session& session, const std::string& reason, std::uint32_t flags = 0);
   void doom(Session& session);
   void close(SessionId id);
   Session* session_of(ClientId client);

@@ -207,6 +207,21 @@ namespace {
 
 constexpr size_t kLine = 512;
 
+// Nobody may read the host's standard error any more (`2>&1 | head -1`). SIGPIPE would end the host
+// for a line that is not its own. One that was pending before is the host's.
+void write_without_signal(const char* text, size_t length) {
+  constexpr SignalSet kPipe = SignalSet{1} << (SIGPIPE - 1);
+  SignalSet pending = 0;
+  SignalSet before = 0;
+  syscall(SYS_rt_sigpending, &pending, sizeof pending);
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, &kPipe, &before, sizeof kPipe);
+  if (write(STDERR_FILENO, text, length) < 0 && errno == EPIPE && (pending & kPipe) == 0) {
+    const timespec at_once = {0, 0};
+    syscall(SYS_rt_sigtimedwait, &kPipe, nullptr, &at_once, sizeof kPipe);
+  }
+  set_blocked(&before, nullptr);
+}
+
 // Writes the line, which begins with so many characters already.
 void write_line(char (&line)[kLine], int length, const char* format, va_list arguments) {
   const int more = vsnprintf(line + length, sizeof line - length - 1, format, arguments);
@@ -214,7 +229,7 @@ void write_line(char (&line)[kLine], int length, const char* format, va_list arg
   length += more;
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   line[length] = '\n';
-  (void)!write(STDERR_FILENO, line, static_cast<size_t>(length) + 1);
+  write_without_signal(line, static_cast<size_t>(length) + 1);
 }
 
 }  // namespace

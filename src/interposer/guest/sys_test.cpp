@@ -118,6 +118,47 @@ TEST(Sys, ThreadsHaveANameAndNoSignals) {
   EXPECT_EQ(std::memcmp(&before, &after, sizeof before), 0);
 }
 
+int g_pipe_signals = 0;
+
+bool pipe_signal_is(int (*look)(sigset_t*)) {
+  sigset_t set{};
+  look(&set);
+  return sigismember(&set, SIGPIPE) == 1;
+}
+
+int blocked_now(sigset_t* set) {
+  return pthread_sigmask(SIG_BLOCK, nullptr, set);
+}
+
+TEST(Sys, AWarningThatNobodyReadsIsNoSignal) {
+  int pair[2];
+  ASSERT_EQ(pipe(pair), 0);
+  close(pair[0]);
+  const int standard_error = dup(STDERR_FILENO);
+  dup2(pair[1], STDERR_FILENO);
+  const auto before = signal(SIGPIPE, [](int) { ++g_pipe_signals; });
+  errno = 77;
+  warn("nobody reads this");
+  EXPECT_EQ(errno, 77);
+  EXPECT_EQ(g_pipe_signals, 0);
+  EXPECT_FALSE(pipe_signal_is(sigpending));
+  EXPECT_FALSE(pipe_signal_is(blocked_now));
+  // The program's own stays.
+  sigset_t own{};
+  sigaddset(&own, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &own, nullptr);
+  raise(SIGPIPE);
+  warn("nor this");
+  EXPECT_TRUE(pipe_signal_is(sigpending));
+  EXPECT_TRUE(pipe_signal_is(blocked_now));
+  pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
+  EXPECT_EQ(g_pipe_signals, 1);
+  signal(SIGPIPE, before);
+  dup2(standard_error, STDERR_FILENO);
+  close(standard_error);
+  close(pair[1]);
+}
+
 TEST(Sys, LogSaysNothingUnlessAsked) {
   const auto said = [] {
     testing::internal::CaptureStderr();

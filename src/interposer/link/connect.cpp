@@ -23,8 +23,6 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kSecond = 1'000'000'000;
 
-constexpr uint64_t kLookForScheduler = kSecond;
-constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
 // A scheduler that dies closes connections, too. One that still accepts connections after this time
 // refuses the program.
 constexpr uint64_t kMayBeDying = kSecond;
@@ -156,18 +154,24 @@ Reply take_answer(Link& link, int socket) REQUIRES(link.mutex) {
 
 // Why there is no connection at all.
 Reply without_socket(int error) {
+  char path[108] = {};
+  socket_path(path);
   switch (error) {
     case EACCES:
     case EPERM:
       return refusal(Answer::Refused,
-                     "the scheduler refuses it: this program may not open the scheduler's socket");
+                     "the scheduler refuses it: this program may not open %s (ask its owner to "
+                     "allow it, or run it without nvshare)",
+                     path);
     case EMFILE:
       return refusal(Answer::Refused,
                      "it has too many files open to connect to the scheduler (close some, or raise "
                      "`ulimit -n`)");
     case ENFILE:
-      return refusal(Answer::Refused,
-                     "too many files are open on this machine to connect to the scheduler");
+      return refusal(
+          Answer::Refused,
+          "too many files are open on this machine to connect to the scheduler (end some "
+          "programs, or raise `sysctl fs.file-max`)");
     case EAGAIN:
       return reply_of(Answer::Silence);
     default:
@@ -221,11 +225,11 @@ Reply say_hello(Link& link, int socket) {
   return reply;
 }
 
-// Connects before the drain, because without a scheduler no work is held back.
+// Connects before the drain, because without a scheduler no work is held back. Leaves the gate
+// closed where there is one, because a refused program must not run between two questions.
 Reply ask_once(Link& link) {
   int socket = connect_to_scheduler();
   if (socket < 0) return without_socket(-socket);
-  const uint32_t before = link.gate.state.load();
   const uint64_t begin = now_ns();
   leave_gpu(link);
   if (now_ns() - begin > kMostDrain) {
@@ -233,11 +237,7 @@ Reply ask_once(Link& link) {
     socket = connect_to_scheduler();
   }
   const Reply reply = socket >= 0 ? say_hello(link, socket) : without_socket(-socket);
-  if (reply.answer == Answer::Welcome) return reply;
-  if (socket >= 0) close(socket);
-  Lock lock(link.mutex);
-  link.work.free = before == gate::kFree;
-  open_gate(link, before);
+  if (reply.answer != Answer::Welcome && socket >= 0) close(socket);
   return reply;
 }
 
@@ -281,9 +281,12 @@ void be_refused(Link& link, const Reply& reply) {
   say_why(link, reply);
 }
 
-void be_without_scheduler(Link& link) {
+// The gate stands again as it did before the hello.
+void be_without_scheduler(Link& link, uint32_t gate_before) {
   Lock lock(link.mutex);
   link.connection.absence = Absence::NoScheduler;
+  link.work.free = gate_before == gate::kFree;
+  open_gate(link, gate_before);
 }
 
 // Saying hello costs a program that runs a moment: not too often when nobody answers.
@@ -320,26 +323,22 @@ void be_without_thread(Link& link) {
 }
 
 bool connect_link(Link& link) {
+  const uint32_t gate_before = link.gate.state.load();
   const Reply reply = ask_scheduler(link);
   const uint64_t patience = link.thread.look_again;
   link.thread.look_again = kLookForScheduler;
-  switch (reply.answer) {
-    case Answer::Welcome:
-      g_saying.welcome();
-      return true;
-    case Answer::Closed:
-    case Answer::Refused:
-    case Answer::RefusedForGood:
-      be_refused(link, reply);
-      return false;
-    case Answer::Silence:
-      if (is_refused(link) && now_ns() - link.thread.refused_at < kMayBeBusy) return false;
-      link.thread.look_again = more_patience(patience);
-      break;
-    case Answer::NoScheduler:
-      break;
+  if (reply.answer == Answer::Welcome) {
+    g_saying.welcome();
+    return true;
   }
-  be_without_scheduler(link);
+  if (reply.answer == Answer::Silence) {
+    if (is_refused(link) && now_ns() - link.thread.refused_at < kMayBeBusy) return false;
+    link.thread.look_again = more_patience(patience);
+  } else if (reply.answer != Answer::NoScheduler) {
+    be_refused(link, reply);
+    return false;
+  }
+  be_without_scheduler(link, gate_before);
   return false;
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kTimeout = 1;  // seconds
 
-// Where the scheduler listens; false when the path is too long.
+}  // namespace
+
 bool socket_path(char (&path)[108]) {
   const char* folder = getenv(wire::kRunDirectoryVariable);
   if (folder == nullptr || *folder == 0) folder = wire::kSystemRunDirectory;
@@ -25,8 +26,6 @@ bool socket_path(char (&path)[108]) {
   memcpy(path + length + 1, wire::kProgramSocket, name + 1);
   return true;
 }
-
-}  // namespace
 
 int connect_to_scheduler() {
   char path[108];

@@ -5,6 +5,9 @@
 // The scheduler's socket, as everything in the interposer reaches it.
 namespace nvshare::interposer::link {
 
+// Where the scheduler listens; false when the path is too long.
+bool socket_path(char (&path)[108]);
+
 // A connection, or negative errno. Sending and receiving on it, as connecting, give up after a
 // second, with -EAGAIN.
 int connect_to_scheduler();

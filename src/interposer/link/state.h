@@ -12,6 +12,11 @@ namespace nvshare::interposer::link {
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxOrders = 64;
 
+// In nanoseconds, between two looks for a scheduler. The second one is the most, for a scheduler
+// that is there and does not answer.
+inline constexpr uint64_t kLookForScheduler = 1'000'000'000;
+inline constexpr uint64_t kMostPatientLook = 16 * kLookForScheduler;
+
 enum class Phase : uint32_t {
   Unmanaged,  // no connection, for which Absence has the reason: the gate stands open or closed
   Idle,       // connected, nothing asked for

@@ -29,9 +29,7 @@ constexpr uint64_t kLetThrough = 5 * kMillisecond;
 constexpr uint64_t kWakeEarly = 80 * kMicrosecond;  // asleep, one may be this late
 constexpr uint64_t kStayAwake = 500 * kMicrosecond;
 constexpr uint64_t kLookAgain = 20 * kMicrosecond;
-constexpr uint64_t kLookForScheduler = kSecond;
-constexpr uint64_t kGivesWayFrom = 3 * kSecond;      // between tries to run alone
-constexpr uint64_t kMostPatientLook = 16 * kSecond;  // for one that is there and does not answer
+constexpr uint64_t kGivesWayFrom = 3 * kSecond;  // between tries to run alone
 constexpr uint64_t kHung = 5 * kSecond;  // without a sign of life the scheduler is taken for gone
 
 // Who finds it closed and goes to sleep does both under the lock, and would miss the bell
