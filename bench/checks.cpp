@@ -22,7 +22,7 @@ bool failed(const Run& run) {
 
 }  // namespace
 
-void Quickest::ReportRuns(const std::vector<Run>& runs) {
+void Medians::ReportRuns(const std::vector<Run>& runs) {
   ConsoleReporter::ReportRuns(runs);
   for (const Run& run : runs) {
     if (run.run_type != Run::RT_Iteration || failed(run)) continue;
@@ -30,9 +30,19 @@ void Quickest::ReportRuns(const std::vector<Run>& runs) {
     const double each = events == run.counters.end() ? 1 : events->second.value;
     const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations) / each;
     const std::string name = run.run_name.function_name + "/" + run.run_name.args;
-    const auto [it, is_new] = results_.emplace(name, time);
-    if (!is_new) it->second = std::min(it->second, time);
+    times_[name].push_back(time);
   }
+}
+
+std::map<std::string, double> Medians::results() const {
+  std::map<std::string, double> results;
+  for (const auto& [name, times] : times_) {
+    std::vector<double> sorted = times;
+    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), middle, sorted.end());
+    results.emplace(name, *middle);
+  }
+  return results;
 }
 
 int check_limits(const std::map<std::string, double>& results,

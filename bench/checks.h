@@ -8,16 +8,17 @@
 
 namespace nvshare::bench {
 
-// Shows the results as usual and remembers, for each benchmark, its quickest repetition.
-class Quickest : public benchmark::ConsoleReporter {
+// Shows the results as usual and remembers the repetitions of each benchmark.
+class Medians : public benchmark::ConsoleReporter {
  public:
   void ReportRuns(const std::vector<Run>& runs) override;
 
-  // Nanoseconds of processor time for one event, by "NAME/ARGUMENT"; what was not run is not there.
-  const std::map<std::string, double>& results() const { return results_; }
+  // Nanoseconds of processor time for one event, by "NAME/ARGUMENT": the median of the repetitions.
+  // What was not run is not there.
+  std::map<std::string, double> results() const;
 
  private:
-  std::map<std::string, double> results_;
+  std::map<std::string, std::vector<double>> times_;
 };
 
 // The two limits that the core keeps, one line each on standard output:

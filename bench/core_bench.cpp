@@ -210,9 +210,9 @@ void metered_work_requested_deep(benchmark::State& state) {
 
 // A quarter of the clients have their memory on the GPU; the others wait for it. One of those
 // grows and shrinks again.
-void memory_changed_long_queue(benchmark::State& state) {
+void memory_changed(benchmark::State& state, int depth) {
   const int n = clients_of(state);
-  Crowd crowd(config_of(ComputePolicy::Metered), n, mib(64) * (n / 4));
+  Crowd crowd(config_of(ComputePolicy::Metered), n, mib(64) * (n / 4), depth);
   for (int i = 1; i <= n; ++i) {
     const ClientId client{static_cast<std::uint64_t>(i)};
     crowd.tell(MemoryChanged{client, mib(64), {}, {}});
@@ -227,14 +227,20 @@ void memory_changed_long_queue(benchmark::State& state) {
   }
   state.counters["events"] = 2;
 }
+void memory_changed_long_queue(benchmark::State& state) {
+  memory_changed(state, 1);
+}
+void memory_changed_long_queue_deep(benchmark::State& state) {
+  memory_changed(state, kDeep);
+}
 
 Duration percent_of_window(const Config& config, int percent) {
   return config.window * percent / 100;
 }
 
-void limits_changed(benchmark::State& state, ComputePolicy policy) {
+void limits_changed(benchmark::State& state, ComputePolicy policy, int depth = 1) {
   const int n = clients_of(state);
-  Crowd crowd(config_of(policy), n, gib(16));
+  Crowd crowd(config_of(policy), n, gib(16), depth);
   for (int i = 0; i < n; ++i) crowd.tell(WorkRequested{crowd.another(n)});
   crowd.pass(percent_of_window(config_of(policy), 60));  // two thirds are over their limit
   crowd.tell(Tick{});
@@ -248,6 +254,9 @@ void limits_changed(benchmark::State& state, ComputePolicy policy) {
 }
 void metered_limits_changed(benchmark::State& state) {
   limits_changed(state, ComputePolicy::Metered);
+}
+void metered_limits_changed_deep(benchmark::State& state) {
+  limits_changed(state, ComputePolicy::Metered, kDeep);
 }
 void wall_limits_changed(benchmark::State& state) {
   limits_changed(state, ComputePolicy::Wall);
@@ -297,7 +306,9 @@ NVSHARE_EVENT(metered_work_requested);
 NVSHARE_EVENT(metered_hand_over_deep);
 NVSHARE_EVENT(metered_work_requested_deep);
 NVSHARE_EVENT(metered_limits_changed);
+NVSHARE_EVENT(metered_limits_changed_deep);
 NVSHARE_EVENT(memory_changed_long_queue);
+NVSHARE_EVENT(memory_changed_long_queue_deep);
 NVSHARE_EVENT(fair_hand_over);
 NVSHARE_EVENT(coordinated_hand_over);
 NVSHARE_EVENT(wall_stop_and_go);
@@ -328,16 +339,19 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("command", "tools/bench.sh BUILD_DIR --record");
   benchmark::Initialize(&count, arguments.data());
   if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  Quickest reporter;
+  Medians reporter;
   benchmark::RunSpecifiedBenchmarks(&reporter);
   if (!check) return 0;
+  const auto results = reporter.results();
   const int missed =
-      check_limits(reporter.results(),
+      check_limits(results,
                    {"metered_hand_over", "metered_work_requested", "metered_hand_over_deep",
                     "metered_work_requested_deep", "metered_limits_changed",
-                    "memory_changed_long_queue", "fair_hand_over", "coordinated_hand_over",
+                    "metered_limits_changed_deep", "memory_changed_long_queue",
+                    "memory_changed_long_queue_deep", "fair_hand_over", "coordinated_hand_over",
                     "wall_stop_and_go", "weighted_stop_and_go", "wall_limits_changed"},
                    {"hour_of_turns", "hour_of_rotation"}) +
-      check_depth(reporter.results(), {"metered_hand_over", "metered_work_requested"});
+      check_depth(results, {"metered_hand_over", "metered_work_requested", "metered_limits_changed",
+                            "memory_changed_long_queue"});
   return missed == 0 ? 0 : 1;
 }
