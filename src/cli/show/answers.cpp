@@ -140,6 +140,7 @@ TenantInfo tenant_of(const Json& json) {
   if (const Json* placed = find(json, "placed")) {
     tenant.placed = list<long>(*placed, "gpus",
                                [](const Json& gpu) { return static_cast<long>(integer(&gpu)); });
+    tenant.placed_why = text(*placed, "text");
   }
   tenant.processes = list(json, "processes", process_of);
   tenant.fullest = some_bytes(json, "fullest");

@@ -91,6 +91,7 @@ struct TenantInfo {
   Bytes outgoing{};
   MovesInfo moves;
   std::vector<long> placed;  // GPUs of a run; none: it was not placed
+  std::string placed_why;    // which and why, as `why` tells it
   std::vector<ProcessInfo> processes;
 };
 

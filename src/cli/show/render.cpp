@@ -236,6 +236,27 @@ std::string kept_text(const std::vector<TenantInfo>& tenants) {
   return text;
 }
 
+std::string placed_line(const std::string& name, const std::string& placed) {
+  return fmt::format("{} was {}\n", short_text(name, 64), short_text(placed, 1000));
+}
+
+// Why runs are on their GPUs, where there are several.
+std::string placed_text(const Status& status) {
+  constexpr std::size_t kMostLines = 8;
+  if (status.gpus.size() < 2) return "";
+  std::string text;
+  std::size_t lines = 0;
+  for (const TenantInfo& tenant : status.tenants) {
+    if (!tenant.placed_why.empty() && ++lines <= kMostLines) {
+      text += placed_line(tenant.name, tenant.placed_why);
+    }
+  }
+  if (lines > kMostLines) {
+    text += fmt::format("{} more were placed: nvshare why NAME\n", lines - kMostLines);
+  }
+  return text;
+}
+
 // One line, however many the file has.
 std::string declared_text(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNames = 8;
@@ -265,7 +286,7 @@ std::string status_text(const Status& status, bool colour) {
   const ArenaInfo& arena = status.scheduler.arena;
   std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour);
   if (arena.needed.count > 0 || arena.used.count > 0) text += arena_line(arena);
-  text += "\n" + tenants_text(status, colour) + kept_text(status.tenants) +
+  text += "\n" + tenants_text(status, colour) + placed_text(status) + kept_text(status.tenants) +
           declared_text(status.declared);
   if (!status.foreign.empty()) text += "\n" + foreign_text(status.foreign, colour);
   return text;
@@ -334,9 +355,7 @@ std::string limits_line(const LimitsInfo& limits) {
 std::string why_text(const std::string& name, const WhyInfo& why) {
   const std::string limits = why.limits ? limits_line(*why.limits) : "";
   std::string text;
-  if (!why.placed.empty()) {
-    text = fmt::format("{} was {}\n", short_text(name, 64), short_text(why.placed, 1000));
-  }
+  if (!why.placed.empty()) text = placed_line(name, why.placed);
   if (why.declared) {
     return text + fmt::format("{} is declared, and has no process now\n", short_text(name, 64)) +
            limits +

@@ -34,6 +34,7 @@ Status example() {
   serve.priority = 3;
   serve.paused = true;
   serve.placed = {1};
+  serve.placed_why = "placed on GPU 1: it was idle; GPU 0 had 1 program";
   status.tenants = {train, serve};
   status.foreign = {{99, 0, mib(1), "xorg"}};
   return status;
@@ -55,10 +56,19 @@ TEST(Render, Status) {
             "        2  0,1\n"
             "a-service-with-a-name-that..      -      -       0B / -        -         3  paused   "
             "        0  1\n"
+            "a-service-with-a-name-that-is-much-too-long was placed on GPU 1: it was idle; GPU 0 "
+            "had 1 program\n"
             "\n"
             "not under nvshare:\n"
             "PID  PROGRAM  GPU  MEMORY\n"
             " 99  xorg       0    1MiB\n");
+}
+
+TEST(Render, PlacementsTakeFewLines) {
+  Status status = example();
+  status.tenants = std::vector<TenantInfo>(11, status.tenants.back());
+  const std::string text = status_text(status, false);
+  EXPECT_TRUE(text.find("\n3 more were placed: nvshare why NAME\n") != std::string::npos) << text;
 }
 
 TEST(Render, GpusAreNoColumnWhereThereIsOne) {
