@@ -1,6 +1,7 @@
 #include "daemon/serve/giving_way.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -40,6 +41,8 @@ class GivingWay : public ::testing::Test {
 
 // Answers the next question at a socket; with nothing when there is no answer.
 void answer_one(const UniqueFd& listening, const wire::Header* answer) {
+  pollfd asked{listening.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&asked, 1, 5'000), 1) << "nobody asks";
   const UniqueFd asker(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
   alignas(8) char question[wire::kMaxMessage];
   ASSERT_GT(wire::receive(asker.get(), question, true), 0);
