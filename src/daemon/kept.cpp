@@ -18,14 +18,16 @@ void Kept::restore(State state, const std::string& boot, const Lives& lives) {
     if (state.boot == boot && lives(run)) runs_.push_back(std::move(run));
   }
   boot_ = boot;
-  for (const LiveTenant& tenant : state.tenants) {
+  for (LiveTenant& tenant : state.tenants) {
     const bool is_known = tenant.is.kind != TenantKind::Run ||
                           std::any_of(runs_.begin(), runs_.end(), [&](const KeptRun& run) {
                             return run.name == tenant.is.name && run.uid == tenant.is.uid;
                           });
-    if (is_known) declared_.restore(tenant);
+    if (!is_known) continue;
+    // The scheduler may have been away for long, and programs need time to come back to it.
+    tenant.seen = std::max(tenant.seen, clock_() - Declared::kLasts + kAfterRestart);
+    declared_.restore(tenant);
   }
-  (void)declared_.expire(clock_());
   changed_ = true;
 }
 

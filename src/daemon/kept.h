@@ -83,6 +83,8 @@ class Kept {
   State state() const;
 
   static constexpr Duration kEvery = 250ms;
+  // Seconds for which a change outlasts a restart at least: pods and containers may still be there.
+  static constexpr WallTime kAfterRestart = 3600;
   static constexpr Duration kSoon = 20ms;      // what must not be in the file for long
   static constexpr Duration kAgainAfter = 1s;  // a failed write
 

@@ -157,9 +157,22 @@ TEST_F(KeptTest, AContainerThatStaysAwayExpires) {
   EXPECT_TRUE(kept.look(always, never).empty());
   EXPECT_EQ(restarted(kept).live().size(), 1u);
   ++wall;
-  EXPECT_TRUE(restarted(kept).live().empty());
   ASSERT_EQ(kept.look(always, never).size(), 1u);
   EXPECT_TRUE(kept.live().empty());
+}
+
+TEST_F(KeptTest, AContainerOutlastsALongAbsenceOfTheScheduler) {
+  Kept before = fresh();
+  before.set_limits(kBox, {60, {}, {}});
+  const auto never = [](const TenantName&) { return false; };
+  wall += 3 * Declared::kLasts;
+  Kept kept = restarted(before);
+  EXPECT_TRUE(kept.look(never, never).empty()) << "its programs are on their way back";
+  ASSERT_EQ(kept.live().size(), 1u);
+  wall += Kept::kAfterRestart - 1;
+  EXPECT_TRUE(kept.look(never, never).empty());
+  ++wall;
+  EXPECT_EQ(kept.look(never, never).size(), 1u);
 }
 
 TEST_F(KeptTest, IsWrittenWhenItHasChangedAndNotTooOften) {

@@ -112,6 +112,8 @@ FoundInCgroup found_in_path(std::string_view path, const IsOfAUser& is_of_a_user
     if (folder.empty()) continue;
     // What is below was made by that user, who gives it any name: systemd-run --user --unit=...
     if (is_of_user_named(folder)) return found;
+    // The scheduler made the group, but the user chose the run's name: "pod" and 32 letters, say.
+    if (folder.starts_with(kRunGroupPrefix)) return found;
     auto pod = found.pod ? std::nullopt : pod_in(folder);
     auto id = pod ? std::nullopt : id_in(folder);
     if (!pod && !id) id = lxc_name(folder, i + 1 < folders.size() ? folders[i + 1] : "");

@@ -18,6 +18,9 @@ inline constexpr std::size_t kIdLength = 64;
 // Letters of an id in its tenant's name, as the runtimes show it.
 inline constexpr std::size_t kShownIdLength = 12;
 
+// The group of a run is called so, with the run's name behind it.
+inline constexpr std::string_view kRunGroupPrefix = "nvshare-run-";
+
 // "user-1000".
 TenantName user_tenant(std::uint32_t uid);
 // "container-" and the first letters of the id, or the name under LXC.

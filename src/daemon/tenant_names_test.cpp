@@ -79,6 +79,19 @@ TEST(Cgroup, WhatAUserHasMadeIsNoContainer) {
       << "a user inside a container";
 }
 
+TEST(Cgroup, ARunsNameIsNoPodAndNoContainer) {
+  const std::string pod = "pod0b1d2c3a-1111-2222-3333-444455556666";
+  const std::string hex(32, 'a');
+  const std::string run = "0::/system.slice/cron.service/nvshare-run-";
+  for (const std::string& name : {pod, "pod" + hex, "x-" + pod}) {
+    EXPECT_FALSE(found_in_cgroup(run + name + "\n").pod) << name;
+  }
+  EXPECT_FALSE(found_in_cgroup(run + "a/docker-" + kId + ".scope\n").container);
+  EXPECT_EQ(found_in_cgroup("0::/kubepods.slice/kubepods-" + pod + ".slice/nvshare-run-a\n").pod,
+            pod.substr(3))
+      << "a run in a pod";
+}
+
 TEST(Cgroup, WhatIsNoContainerIsNone) {
   for (const char* text :
        {"", "0::/\n", "0::/user.slice/user-1000.slice/session-1.scope\n", "nonsense\n", "::\n",

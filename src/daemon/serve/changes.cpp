@@ -39,6 +39,10 @@ const TenantRecord* Changes::find(const std::string& name) const {
                        find(name.substr(0, slash))->id == *part->parent;
     return is_it ? part : nullptr;
   }
+  // A long id, as `docker ps --no-trunc` shows it, is of a tenant with a shorter name.
+  if (const auto called = nameable(name); called && *called) {
+    return broker_.find_tenant((**called).name);
+  }
   const auto user = user_named(name);
   return user ? broker_.find_tenant(user->name) : nullptr;
 }

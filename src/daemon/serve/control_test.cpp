@@ -462,6 +462,17 @@ TEST_F(ControlTest, PodsAndContainersCanBeLimitedBeforeTheirFirstProcess) {
             "'cgroup-x' has no table in [cgroups] of scheduler.toml");
 }
 
+TEST_F(ControlTest, AContainerThatIsThereIsLimitedByItsLongId) {
+  const std::string id = "3f2a" + std::string(60, 'b');
+  ASSERT_TRUE(t.broker.tenant_for(container_tenant(id), {}, t.now));
+  const json limited = ask({{"op", "limit"}, {"name", "container-" + id}, {"cores", 40}});
+  EXPECT_EQ(limited["tenant"]["name"], "container-3f2abbbbbbbb");
+  EXPECT_EQ(limited["tenant"]["cores"], 40) << "at once";
+  EXPECT_EQ(ask({{"op", "why"}, {"name", "container-" + id}})["limits"]["cores"], 40);
+  const json reset = ask({{"op", "limit"}, {"name", "container-" + id}, {"reset", true}});
+  EXPECT_EQ(reset["tenant"]["cores"], 100);
+}
+
 TEST_F(ControlTest, ALimitForAUserDoesNotEndAtARunOfThatName) {
   const auto user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
   ASSERT_TRUE(t.broker.begin_run({TenantKind::Run, "alice", 7}, {}, t.now, wire::Backend::Default,

@@ -96,7 +96,8 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
   if (!limits) return limits.error();
   if (const auto good = check_backend(message); !good) return good.error();
   if (const auto restored = take_restored(session, name)) return *restored;
-  look_after_runs();  // a name is free once the last process is gone
+  // A name is free once the last process is gone.
+  if (const TenantRecord* known = broker_->find_tenant(name)) look_after({known->id});
   const auto parent = parent_for(session, name);
   if (!parent) return parent.error();
   const TenantName run{TenantKind::Run, name, session.peer.uid};
@@ -193,6 +194,8 @@ std::string ProgramServer::group_for(const Session& session, TenantId run) {
 }
 
 void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
+  // The number may be another process's by now, and that one would be moved into the run's cgroup.
+  if (has_ended(session)) return doom(session);
   const auto tenant = begin_run(session, message);
   if (!tenant) {
     const std::string name(message.name, wire::text_length(message.name, sizeof message.name));
@@ -286,7 +289,10 @@ void ProgramServer::remove_groups() {
 
 void ProgramServer::keeper_gone(TenantId run) {
   const bool occupied = is_populated(runs_.group_of(run));
-  if (occupied) look_closely_until_ = reactor_.now() + kKeeperEnds;
+  if (occupied) {
+    look_closely_until_ = reactor_.now() + kKeeperEnds;
+    ending_.insert(run);
+  }
   broker_->end_run(run, reactor_.now(), occupied);
   forget_ended_runs();
 }
@@ -310,21 +316,29 @@ bool ProgramServer::is_populated(const std::string& group) const {
 void ProgramServer::look_after_runs() {
   // Not for each program that connects: after a restart there may be many of both.
   if (groups_) std::erase_if(old_groups_, [&](const auto& one) { return groups_->remove(one); });
-  std::vector<TenantId> vacant;
-  for (const auto& [run, group] : runs_.all()) {
+  std::set<TenantId> all;
+  for (const auto& [run, group] : runs_.all()) all.insert(run);
+  look_after(all);
+}
+
+void ProgramServer::look_after(const std::set<TenantId>& runs) {
+  for (const TenantId run : runs) {
     const auto tenant = broker_->tenants().find(run);
     if (tenant == broker_->tenants().end() || !tenant->second.occupied) continue;
-    if (!groups_ || !groups_->is_populated(group)) vacant.push_back(run);
+    if (!is_populated(runs_.group_of(run))) broker_->set_vacant(run, reactor_.now());
   }
-  for (const TenantId run : vacant) broker_->set_vacant(run, reactor_.now());
   forget_ended_runs();
 }
 
 std::optional<Time> ProgramServer::look_at_ending() {
   const Time now = reactor_.now();
-  if (look_closely_until_ <= now) return std::nullopt;
+  if (look_closely_until_ <= now) {
+    ending_.clear();
+    return std::nullopt;
+  }
   if (look_closely_next_ <= now) {
-    look_after_runs();
+    // Not at all runs: users may have left many processes behind, and this is each 10 ms.
+    look_after(ending_);
     look_closely_next_ = now + kLookClosely;
   }
   return look_closely_next_;

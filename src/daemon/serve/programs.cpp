@@ -33,11 +33,6 @@ UniqueFd process_of(int socket, int pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-bool has_ended(const UniqueFd& process) {
-  pollfd ended{process.get(), POLLIN, 0};
-  return process && poll(&ended, 1, 0) != 0;
-}
-
 }  // namespace
 
 ProgramServer::ProgramServer(Reactor& reactor, const Settings& settings, Kept& kept,
@@ -80,12 +75,22 @@ void ProgramServer::accept_some() {
   }
 }
 
+bool ProgramServer::has_ended(const Session& session) {
+  pollfd ended{session.process.get(), POLLIN, 0};
+  return session.process && poll(&ended, 1, 0) != 0;
+}
+
 // The connection counts as one of that tenant's from now on; as nobody's when the name is empty.
 void ProgramServer::count_for(Session& session, const std::string& tenant) {
   const auto known = connections_.find(session.counts_for);
-  if (known != connections_.end() && --known->second == 0) connections_.erase(known);
+  if (known != connections_.end()) {
+    --programs_connected_;
+    if (--known->second == 0) connections_.erase(known);
+  }
   session.counts_for = tenant;
-  if (!tenant.empty()) ++connections_[tenant];
+  if (tenant.empty()) return;
+  ++connections_[tenant];
+  ++programs_connected_;
 }
 
 void ProgramServer::take(UniqueFd socket) {
@@ -102,13 +107,13 @@ void ProgramServer::take(UniqueFd socket) {
     if (!session.process && errno == ESRCH) return doom(session);
     session.key = processes_.key_of(peer.pid);
     // What was read may be of another process, which has the number now.
-    if (has_ended(session.process)) return doom(session);
+    if (has_ended(session)) return doom(session);
   }
   const auto levels = processes_.tenants_of(peer.pid, peer.uid);
   if (!levels) return refuse(session, levels.error().message, wire::kRefusedForGood);
   const std::string& top = levels->front().name;
   count_for(session, top);
-  if (static_cast<int>(sessions_.size()) > settings_.max_clients) {
+  if (programs_connected_ > settings_.max_clients) {
     return refuse(session, "the scheduler serves as many programs as max_clients allows");
   }
   if (connections_.at(top) > settings_.max_clients_per_user) {
@@ -234,7 +239,7 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   session.page = std::move(*page);
   session.peer.home = processes_.home_of(session.peer.pid, session.peer.uid);
   // The number may be another process's by now.
-  if (has_ended(session.process)) session.peer.home.clear();
+  if (has_ended(session)) session.peer.home.clear();
   const auto greet = [&](wire::Welcome welcome) {
     session.client = ClientId{welcome.client};
     by_client_[*session.client] = session.id;

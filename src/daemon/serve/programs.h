@@ -128,12 +128,15 @@ class ProgramServer final : public Outbox {
   void give_up(TenantId run);
   void keeper_gone(TenantId run);
   void forget_ended_runs();
+  void look_after(const std::set<TenantId>& runs);
   std::optional<Time> look_at_ending();
 
   // Of the first message of a connection.
   static Result<void> check_version(std::uint32_t magic, std::uint16_t major);
   void refuse(Session& session, const std::string& reason, std::uint32_t flags = 0);
   void doom(Session& session);
+  // Whether the process that has connected is gone, and its number may be another's.
+  static bool has_ended(const Session& session);
   void close(SessionId id);
   Session* session_of(ClientId client);
 
@@ -151,11 +154,13 @@ class ProgramServer final : public Outbox {
   Runs runs_;
   std::optional<RunGroups> groups_;   // none: runs are known by their keepers alone
   std::set<std::string> old_groups_;  // of runs that are gone, to be removed
-  Time look_closely_until_{};         // a keeper has just gone: its process is about to end
+  std::set<TenantId> ending_;         // their keepers have just gone: their processes follow
+  Time look_closely_until_{};
   Time look_closely_next_{};
   bool told_of_groups_ = false;  // that one could not be made
   std::map<TenantId, RestoredRun> restored_;
   std::map<std::string, int> connections_;         // of programs, by the name of their top tenant
+  int programs_connected_ = 0;                     // all of them; runs are not among them
   std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
   std::vector<SessionId> doomed_;
   Time started_{};

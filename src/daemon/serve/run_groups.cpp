@@ -15,11 +15,11 @@
 #include <sstream>
 
 #include "base/unique_fd.h"
+#include "daemon/tenant_names.h"
 
 namespace nvshare::daemon {
 namespace {
 
-constexpr std::string_view kPrefix = "nvshare-run-";
 constexpr std::size_t kLongestPath = 2048;
 constexpr int kMostOfOneName = 16;  // groups of one name side by side: of several schedulers
 constexpr int kDeepest = 64;        // groups in one another that are looked through
@@ -56,7 +56,7 @@ void remove_empty_runs(const std::string& folder, std::vector<std::string>& used
   if (depth == kDeepest) return;
   for (const std::string& one : folders_in(folder)) {
     const std::string inner = folder + "/" + one;
-    const bool of_a_run = one.compare(0, kPrefix.size(), kPrefix) == 0;
+    const bool of_a_run = one.compare(0, kRunGroupPrefix.size(), kRunGroupPrefix) == 0;
     if (of_a_run && !has_processes(inner)) {
       (void)remove_all(inner);
       continue;
@@ -125,7 +125,7 @@ Result<std::string> RunGroups::make(const std::string& present, const std::strin
       present.size() <= kLongestPath &&
       std::all_of(present.begin(), present.end(), [](char c) { return c > ' ' && c <= '~'; });
   if (!tame) return Error{"the group around it has a name that is too long or not plain"};
-  const std::string own = std::string(kPrefix) + name;
+  const std::string own = std::string(kRunGroupPrefix) + name;
   const std::string_view last = std::string_view(present).substr(present.rfind('/') + 1);
   const std::string_view rest = last.substr(std::min(last.size(), own.size()));
   const bool same = last.substr(0, own.size()) == own && (rest.empty() || rest[0] == '+');
@@ -138,6 +138,8 @@ Result<std::string> RunGroups::make(const std::string& present, const std::strin
       if (errno == EEXIST) continue;
       return failed("cannot make", *folder);
     }
+    // Whatever the scheduler's umask is: programs of the run read their group's memory.max.
+    (void)::chmod(folder->c_str(), 0755);
     const auto moved = move(present, group, pid);
     if (moved) return group;
     (void)::rmdir(folder->c_str());
