@@ -1,5 +1,6 @@
-// What one event costs the core, at 100, 1,000 and 10,000 clients of one GPU, and how long an hour
-// of 1,000 clients takes to simulate. `core_bench --check` fails when a limit is missed (checks.h).
+// What one event costs the core, at 100, 1,000 and 10,000 clients of one GPU, what a lease costs
+// the arbiter with as many waiting, and how long an hour of 1,000 clients takes to simulate.
+// `core_bench --check` fails when a limit is missed (checks.h).
 
 #include <benchmark/benchmark.h>
 
@@ -7,10 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <set>
 
 #include "checks.h"
+#include "core/arbiter/arbiter.h"
 #include "core/core.h"
 #include "sim/simulator.h"
 
@@ -262,6 +265,40 @@ void wall_limits_changed(benchmark::State& state) {
   limits_changed(state, ComputePolicy::Wall);
 }
 
+// Requests of the three classes wait for a GPU. One lease is given back, the next waiter gets its
+// own, and another request comes.
+void lease_handed_on(benchmark::State& state) {
+  const int n = clients_of(state);
+  ArbiterConfig config;
+  config.queue = 2 * n;
+  Arbiter arbiter(config);
+  arbiter.add_gpu(GpuId{0});
+  const Time now{1h};
+  std::uint64_t last = 0;
+  std::deque<LeaseId> held;
+  const auto keep = [&](const Result<Answers>& answers) {
+    must(static_cast<bool>(answers), "a request was refused");
+    for (const Answer& answer : *answers) {
+      must(answer.outcome == Outcome::Acquired, "a request got no lease");
+      held.push_back(answer.lease);
+    }
+  };
+  const auto ask = [&] {
+    const char* const classes[] = {"ASR", "NMT", "TTS"};
+    ++last;
+    keep(arbiter.ask({LeaseId{last}, GpuId{0}, classes[last % 3]}, now));
+  };
+  for (int i = 0; i < n + config.slots; ++i) ask();
+  for (auto _ : state) {
+    const LeaseId lease = held.front();
+    held.pop_front();
+    keep(arbiter.release(lease, now));
+    ask();
+  }
+  must(arbiter.gpu(GpuId{0}, now)->waiting == n, "the queue is not as long as it should be");
+  state.counters["events"] = 2;
+}
+
 // --- an hour ------------------------------------------------------------------------------------
 
 sim::Scenario hour_of(int clients) {
@@ -314,6 +351,7 @@ NVSHARE_EVENT(coordinated_hand_over);
 NVSHARE_EVENT(wall_stop_and_go);
 NVSHARE_EVENT(weighted_stop_and_go);
 NVSHARE_EVENT(wall_limits_changed);
+NVSHARE_EVENT(lease_handed_on);
 BENCHMARK(hour_of_turns)->Iterations(1)->Unit(benchmark::kSecond);
 BENCHMARK(hour_of_rotation)->Iterations(1)->Unit(benchmark::kSecond);
 
@@ -344,13 +382,14 @@ int main(int argc, char** argv) {
   if (!check) return 0;
   const auto results = reporter.results();
   const int missed =
-      check_limits(results,
-                   {"metered_hand_over", "metered_work_requested", "metered_hand_over_deep",
-                    "metered_work_requested_deep", "metered_limits_changed",
-                    "metered_limits_changed_deep", "memory_changed_long_queue",
-                    "memory_changed_long_queue_deep", "fair_hand_over", "coordinated_hand_over",
-                    "wall_stop_and_go", "weighted_stop_and_go", "wall_limits_changed"},
-                   {"hour_of_turns", "hour_of_rotation"}) +
+      check_limits(
+          results,
+          {"metered_hand_over", "metered_work_requested", "metered_hand_over_deep",
+           "metered_work_requested_deep", "metered_limits_changed", "metered_limits_changed_deep",
+           "memory_changed_long_queue", "memory_changed_long_queue_deep", "fair_hand_over",
+           "coordinated_hand_over", "wall_stop_and_go", "weighted_stop_and_go",
+           "wall_limits_changed", "lease_handed_on"},
+          {"hour_of_turns", "hour_of_rotation"}) +
       check_depth(results, {"metered_hand_over", "metered_work_requested", "metered_limits_changed",
                             "memory_changed_long_queue"});
   return missed == 0 ? 0 : 1;
