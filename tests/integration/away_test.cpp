@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <string_view>
+#include <thread>
 
 #include "integration/process.h"
 #include "integration/roads.h"
@@ -99,6 +100,24 @@ bool can_be_captured(const Function& row) {
   const std::string_view symbol = row.symbol;
   if (symbol == "cuStreamAttachMemAsync") return false;
   return symbol.starts_with("cuStream") || symbol.find("Async") != std::string_view::npos;
+}
+
+// A scheduler counts its beats for each connection anew. A program that saw the third beat long ago
+// sees the third beat of another scheduler.
+TEST_F(Away, TheBeatsOfTheLastSchedulerAreForgotten) {
+  constexpr Duration kHung = 5s;  // without a beat
+  constexpr Duration kLook = 1s;  // between two looks of a program without a grant
+  scheduler().beat(3);
+  ASSERT_TRUE(scheduler().reconnect(1));
+  std::this_thread::sleep_for(2 * kLook);
+  scheduler().hide(true);
+  ASSERT_TRUE(scheduler().reconnect(0));
+  std::this_thread::sleep_for(kHung);
+  scheduler().hide(false);
+  ASSERT_TRUE(scheduler().wait_for_clients(1));
+  const std::uint64_t welcomed = scheduler().welcomed();
+  std::this_thread::sleep_for(3 * kLook);
+  EXPECT_EQ(scheduler().welcomed(), welcomed) << "it took the scheduler for hung";
 }
 
 TEST_F(Away, WhatLooksAtMemoryWaitsUntilItIsBack) {

@@ -198,6 +198,7 @@ void FakeScheduler::greet(Client& client) {
   client.page->version = 1;
   client.page->scheduler.watch.store(static_cast<std::uint64_t>(watch_));
   client.page->scheduler.core_limit.store(100);
+  client.page->scheduler.alive.store(alive_);
   auto welcome = make<Welcome>();
   welcome.magic = kMagic;
   welcome.major = kMajor;
@@ -210,6 +211,7 @@ void FakeScheduler::greet(Client& client) {
   send(client.socket, &welcome.header, true, page);
   ::close(page);
   client.welcome = true;
+  ++welcomed_;
 }
 
 void FakeScheduler::give(Client& client) {
@@ -383,6 +385,16 @@ bool FakeScheduler::close(Duration limit) {
 void FakeScheduler::hide(bool hidden) {
   const std::string aside = path_ + ".hidden";
   (void)::rename((hidden ? path_ : aside).c_str(), (hidden ? aside : path_).c_str());
+}
+
+void FakeScheduler::beat(std::uint64_t alive) {
+  const std::lock_guard hold(lock_);
+  alive_ = alive;
+}
+
+std::uint64_t FakeScheduler::welcomed() {
+  const std::lock_guard hold(lock_);
+  return welcomed_;
 }
 
 bool FakeScheduler::reconnect(std::size_t least, Duration limit) {

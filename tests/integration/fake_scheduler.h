@@ -74,6 +74,10 @@ class FakeScheduler {
 
   // From now on nobody finds its socket, as if it had ended; or everybody does again.
   void hide(bool hidden);
+  // The sign of life in the page of everybody who connects from now on. It never changes there.
+  void beat(std::uint64_t alive);
+  // How many hellos were welcome.
+  std::uint64_t welcomed();
   // Breaks off with all clients, and waits until so many have come back.
   bool reconnect(std::size_t least, Duration limit = 20s);
 
@@ -144,6 +148,8 @@ class FakeScheduler {
   Greeting greeting_ = Greeting::Refuse;
   std::uint64_t unwelcome_ = 0;  // so many hellos to come
   std::uint64_t turned_away_ = 0;
+  std::uint64_t welcomed_ = 0;
+  std::uint64_t alive_ = 0;
   bool full_ = false;
   bool keeps_waiting_ = false;
   bool open_ = true;

@@ -242,10 +242,14 @@ class RunTenant {
   }
 
   void tell(bool back) const {
-    const char* const gone = waits_when_lost_ ? "gone: GPU work waits until it is back"
-                                              : "gone: limits do not hold until it is back";
+    const char* const lost = waits_when_lost_ ? "GPU work waits" : "limits do not hold";
+    // Nobody but `nvshare run` starts a private scheduler.
+    const char* const helps = directory_.kind == DirectoryKind::System
+                                  ? "it is back"
+                                  : "another `nvshare run` starts one";
     streams_.err << fmt::format(
-        "nvshare run: the scheduler is {}{}\n", back ? "back" : gone,
+        "nvshare run: the scheduler is {}{}\n",
+        back ? "back" : fmt::format("gone: {} until {}", lost, helps),
         back && name_ != wanted_.name ? fmt::format(", and this run is '{}' now", name_) : "");
   }
 

@@ -267,8 +267,10 @@ TEST_F(Keeping, ARunThatLostItsKeeperKeepsANewName) {
 
 TEST_F(Keeping, WhatHoldsWithoutTheSchedulerIsToldAsItIs) {
   for (const auto& [name, told] :
-       {std::pair("runs-when-lost", "gone: limits do not hold until it is back\n"),
-        std::pair("waits-when-lost", "gone: GPU work waits until it is back\n")}) {
+       {std::pair("runs-when-lost",
+                  "gone: limits do not hold until another `nvshare run` starts one\n"),
+        std::pair("waits-when-lost",
+                  "gone: GPU work waits until another `nvshare run` starts one\n")}) {
     Process process = start({"--name", name, "--", "sh", "-c", "echo started; exec sleep 60"});
     ASSERT_TRUE(process.wait_for_output("started", 20s)) << process.output();
     ::kill(installed_.schedulers().back(), SIGKILL);

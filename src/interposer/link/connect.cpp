@@ -201,6 +201,9 @@ void begin_connection(Link& link, int socket) REQUIRES(link.mutex) {
   link.grant.meter.begin(now_ns());
   link.grant.total_used = 0;
   link.thread.alone_at = link.thread.alone_wait = 0;
+  // The beats of the last connection say nothing of this one. Else the first beat that equals an
+  // old one ends the connection, and the program runs without limits.
+  link.thread.alive = 0;
   tell_of_arena(link);
   ipc_announce_again(link);
   open_gate(link, gate::kClosed);
