@@ -1,0 +1,75 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/strong_id.h"
+#include "base/unique_fd.h"
+#include "daemon/log.h"
+#include "daemon/serve/reactor.h"
+
+namespace nvshare::daemon {
+
+// One request that has no answer yet.
+using HttpCall = StrongId<struct HttpCallTag>;
+
+// The process at the other end of a Unix socket, by the kernel's word.
+struct HttpPeer {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string path;                          // decoded, without the query
+  std::map<std::string, std::string> query;  // decoded
+  std::string body;
+  std::optional<HttpPeer> peer;  // none over TCP
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body;  // JSON
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+// A reply with one line of text for people, as JSON.
+HttpReply http_error(int status, const std::string& line);
+
+// The one door for HTTP: JSON requests in, replies out, on the scheduler's own thread. Bounded in
+// connections and in bytes of each; a slow client delays no other. Requests from browsers' pages are
+// refused: they carry an Origin header, or the name of a host that is no loopback name.
+class HttpServer {
+ public:
+  // No reply means: reply() comes later.
+  using Handler = std::function<std::optional<HttpReply>(HttpCall, const HttpRequest&)>;
+  // The connection ended before the reply. Not called from within reply() or the handler.
+  using Gone = std::function<void(HttpCall)>;
+
+  static constexpr std::size_t kLongestBody = 64 * 1024;
+  static constexpr std::size_t kMostConnections = 2048;
+
+  static Result<std::unique_ptr<HttpServer>> start(Reactor& reactor, Log& log, Handler handler,
+                                                   Gone gone);
+  virtual ~HttpServer() = default;
+
+  // Takes connections from this listening socket (Unix or TCP, non-blocking) from now on.
+  virtual Result<void> listen(UniqueFd listener) = 0;
+  // The answer to a call that the handler left open. A call that is gone is ignored.
+  virtual void reply(HttpCall call, const HttpReply& reply) = 0;
+  // Does what is due by time; the answer is when to look again. Called once a turn.
+  virtual std::optional<Time> end_of_turn() = 0;
+};
+
+// A listening TCP socket at `address` ("127.0.0.1:9402", "[::1]:9402"). Only loopback addresses.
+Result<UniqueFd> listen_on_loopback(const std::string& address);
+
+}  // namespace nvshare::daemon
