@@ -24,6 +24,7 @@ namespace nvshare::config {
 std::optional<std::string> as_text(const Value& value) {
   switch (value.kind) {
     case Kind::Text:
+    case Kind::Number:
       return value.text;
     case Kind::Integer:
       return std::to_string(value.integer);
@@ -82,8 +83,11 @@ Value convert(const toml::node& node) {
   } else if (const auto* boolean = node.as_boolean()) {
     value.kind = Kind::Boolean;
     value.boolean = boolean->get();
+  } else if (const auto* number = node.as_floating_point()) {
+    value.kind = Kind::Number;
+    value.text = fmt::to_string(number->get());
   } else {
-    value.kind = node.is_floating_point() ? Kind::Number : Kind::Date;
+    value.kind = Kind::Date;
   }
   return value;
 }

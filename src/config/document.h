@@ -24,8 +24,8 @@ std::string_view name_of(Kind kind);
 struct Entry;
 
 // A value of a configuration document, free of the library that read it. Only the member that
-// belongs to `kind` means anything; a Number or Date carries no value, for nothing of ours takes
-// one.
+// belongs to `kind` means anything; a Number has its text. A Date has no value, because no setting
+// takes one.
 struct Value {
   Kind kind = Kind::Table;
   Place place;

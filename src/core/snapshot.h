@@ -35,6 +35,7 @@ struct ShareView {
   TenantId tenant;
   GpuId gpu;
   bool is_part = false;
+  int priority = 0;  // with which its work waits: its own, or a lower one around it
   Duration billed{};
   // GPU time used beyond its limit when it last had work, if it is idle. It is paid off at its
   // limit.

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -27,6 +28,7 @@
 #include "daemon/host/gpus.h"
 #include "daemon/host/users.h"
 #include "daemon/kept.h"
+#include "daemon/lease/service.h"
 #include "daemon/serve/changes.h"
 #include "daemon/serve/control.h"
 #include "daemon/serve/control_server.h"
@@ -145,6 +147,8 @@ class Scheduler {
         programs_(reactor_, settings_, kept_, processes_, log_),
         broker_(settings_.core, reactor_.now(), programs_, log_),
         changes_(broker_, settings_, kept_, log_, system_names().user),
+        leases_(reactor_, broker_, settings_, processes_, log_,
+                [this](const SettingTexts& texts) { return change_settings(texts); }),
         control_(broker_, settings_, changes_, processes_, {reactor_.now(), options.is_private}),
         control_server_(
             reactor_, log_,
@@ -158,6 +162,9 @@ class Scheduler {
 
  private:
   Result<void> find_gpus();
+  Result<void> change_settings(const SettingTexts& texts);
+  void follow_settings();
+  void sample_meters(Time now);
   Result<void> make_arena();
   void hand_out_arena();
   void make_run_groups();
@@ -180,8 +187,10 @@ class Scheduler {
   Broker broker_;
   std::unique_ptr<GpuSampler> sampler_;
   std::optional<GpuMonitor> monitor_;
+  std::map<GpuId, UsageMeter> meters_;  // without NVML
   std::unique_ptr<Arena> arena_;
   Changes changes_;
+  LeaseService leases_;
   Control control_;
   ControlServer control_server_;
   UniqueFd signals_;
@@ -190,25 +199,55 @@ class Scheduler {
   bool gave_way_ = false;
   Time alone_since_;
   Time next_sample_{};
+  Time next_meters_{};
   Time next_watchdog_{};
   Time next_knock_{};
 };
 
 Result<void> Scheduler::find_gpus() {
-  auto sampler = GpuSampler::open(kNvmlLibrary);
-  if (!sampler) {
-    log_.warn("no_nvml", {{"reason", sampler.error().message},
+  changes_.on_settings([this] { follow_settings(); });
+  const auto nvml = NvmlGpus::open(kNvmlLibrary);
+  if (!nvml) {
+    log_.warn("no_nvml", {{"reason", nvml.error().message},
                           {"effect", "GPUs are taken as programs describe them"}});
     broker_.accept_claimed_gpus();
     return {};
   }
-  sampler_ = std::move(*sampler);
-  monitor_.emplace(*sampler_, broker_);
+  monitor_.emplace(broker_, [this](GpuId gpu, const core::UsageSample& usage) {
+    leases_.leases().take_sample(gpu, usage);
+  });
   control_.set_monitor(&*monitor_);
-  if (const auto added = monitor_->add_gpus(reactor_.now()); !added) return added;
-  if (const auto started = sampler_->start(); !started) return started;
-  return reactor_.watch(sampler_->ready(), EPOLLIN,
-                        [this](std::uint32_t) { monitor_->update(reactor_.now()); });
+  const std::vector<FoundGpu>& found = (*nvml)->found();
+  if (const auto added = monitor_->add_gpus(found, reactor_.now()); !added) return added;
+  auto sampler = GpuSampler::start(
+      found.size(), [gpus = *nvml](std::size_t gpu) { return gpus->sample(gpu); },
+      settings_.usage_sample_interval);
+  if (!sampler) return sampler.error();
+  sampler_ = std::move(*sampler);
+  return reactor_.watch(sampler_->ready(), EPOLLIN, [this](std::uint32_t) {
+    monitor_->update(sampler_->take(), reactor_.now());
+  });
+}
+
+Result<void> Scheduler::change_settings(const SettingTexts& texts) {
+  const auto changed = changes_.set_settings(texts, reactor_.now());
+  if (!changed) return changed.error();
+  return {};
+}
+
+void Scheduler::follow_settings() {
+  if (sampler_) sampler_->set_period(settings_.usage_sample_interval);
+  leases_.follow_settings();
+}
+
+// Without NVML only the bills say how busy the GPUs are.
+void Scheduler::sample_meters(Time now) {
+  broker_.read_meters(now);
+  const core::Snapshot snapshot = broker_.core().snapshot();
+  for (const auto& [gpu, record] : broker_.gpus()) {
+    const auto usage = meters_[gpu].read(snapshot, gpu, std::nullopt, now, now);
+    if (usage) leases_.leases().take_sample(gpu, *usage);
+  }
 }
 
 Result<void> Scheduler::make_arena() {
@@ -275,6 +314,7 @@ Result<void> Scheduler::listen(const RunDirectory& folder) {
   auto control = listen_for_control(folder.file(wire::kControlSocket),
                                     options_.is_private ? "" : settings_.control_group);
   if (!control) return control.error();
+  leases_.serve(folder.file(wire::kApiSocket), options_.is_private);
   return control_server_.serve(std::move(*control));
 }
 
@@ -314,7 +354,7 @@ Result<void> Scheduler::start(const RunDirectory& folder, const sigset_t& signal
 
 // A private scheduler goes when nobody needs it: when that will be.
 std::optional<Time> Scheduler::end_when_alone(Time now) {
-  if (programs_.busy()) {
+  if (programs_.busy() || leases_.busy()) {
     somebody_came_ = true;
     alone_since_ = now;
     return std::nullopt;
@@ -356,7 +396,13 @@ std::optional<Time> Scheduler::end_of_turn() {
     broker_.sample(now);
     programs_.look_after_runs();
     changes_.look(now);
+    leases_.look();
     next_sample_ = now + kSamplePeriod;
+  }
+  leases_.follow_gpus();
+  if (!sampler_ && next_meters_ <= now) {
+    sample_meters(now);
+    next_meters_ = now + settings_.usage_sample_interval;
   }
   Time next = next_sample_;
   const auto at = [&](std::optional<Time> due) {
@@ -364,7 +410,9 @@ std::optional<Time> Scheduler::end_of_turn() {
   };
   at(programs_.end_of_turn());
   at(broker_.next_wakeup());
+  at(leases_.end_of_turn());
   at(kept_.write_some(now));
+  if (!sampler_) at(next_meters_);
   if (watchdog_) {
     if (next_watchdog_ <= now) {
       notify_manager("WATCHDOG=1");
@@ -431,6 +479,7 @@ int serve(Settings settings, const Options& options) {
   if (scheduler.gave_way()) return kGood;
   unlink(folder->file(wire::kProgramSocket).c_str());
   unlink(folder->file(wire::kControlSocket).c_str());
+  unlink(folder->file(wire::kApiSocket).c_str());
   return kGood;
 }
 

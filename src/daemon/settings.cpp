@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <climits>
+#include <cmath>
 #include <map>
 #include <span>
 #include <type_traits>
@@ -14,10 +17,13 @@
 #include "config/config_keys.h"
 #include "config/exact_text.h"
 #include "config/memory_limit.h"
+#include "daemon/class_tables.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
 namespace {
+
+using core::UsageRules;
 
 constexpr int kMostClients = 16384;
 
@@ -25,10 +31,13 @@ constexpr int kMostClients = 16384;
 struct OwnKey {
   using Member = std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
                               wire::WhenLost Settings::*, Level Settings::*,
-                              wire::Backend Settings::*, ArenaLimit Settings::*, bool Settings::*>;
+                              wire::Backend Settings::*, ArenaLimit Settings::*, bool Settings::*,
+                              Duration Settings::*, int core::ArbiterConfig::*,
+                              Duration core::UsageRules::*, double core::UsageRules::*,
+                              bool core::UsageRules::*>;
   std::string_view name;
   Member member;
-  int low = 0;  // of a number
+  int low = 0;  // of a number, or of a time in milliseconds; the arbiter knows its own ranges
   int high = 0;
   bool changeable = true;
   std::string_view help;
@@ -62,7 +71,51 @@ constexpr std::array kOwnKeys{
            "where changes of people are kept; without a folder: in the run directory"},
     OwnKey{"control_group", &Settings::control_group, 0, 0, false,
            "the group that may use the control socket, beside root"},
+    OwnKey{"http_listen", &Settings::http_listen, 0, 0, false,
+           "where services ask for leases over TCP, beside the Unix socket; off: nowhere"},
+    OwnKey{"usage_sample_interval", &Settings::usage_sample_interval, 50, 2000, true,
+           "how often the usage of the GPUs is looked at"},
+    OwnKey{"usage_cache_ttl", &UsageRules::cache_ttl, 0, 0, true,
+           "an older reading of the usage is not believed"},
+    OwnKey{"usage_high_water", &UsageRules::high_water, 0, 0, true,
+           "percent of usage from which on a GPU is under high pressure"},
+    OwnKey{"usage_low_water", &UsageRules::low_water, 0, 0, true,
+           "percent of usage at which the pressure is over"},
+    OwnKey{"usage_boosts", &UsageRules::boosts, 0, 0, true,
+           "requests with long audio raise both marks for a while"},
+    OwnKey{"usage_long_audio", &UsageRules::long_audio, 0, 0, true,
+           "the length of audio from which on the marks rise"},
+    OwnKey{"usage_high_boost", &UsageRules::high_boost, 0, 0, true,
+           "percent by which the high mark rises"},
+    OwnKey{"usage_low_boost", &UsageRules::low_boost, 0, 0, true,
+           "percent by which the low mark rises"},
+    OwnKey{"usage_boost_lasts", &UsageRules::boost_lasts, 0, 0, true,
+           "how long the marks stay raised"},
+    OwnKey{"lease_slots", &core::ArbiterConfig::slots, 0, 0, true, "leases on one GPU at a time"},
+    OwnKey{"lease_queue", &core::ArbiterConfig::queue, 0, 0, true,
+           "requests that may wait for one GPU"},
 };
+
+// Where a setting is kept.
+template <typename S, typename T>
+auto& field(S& settings, T Settings::*member) {
+  return settings.*member;
+}
+template <typename S, typename T>
+auto& field(S& settings, T core::ArbiterConfig::*member) {
+  return settings.arbiter.*member;
+}
+template <typename S, typename T>
+auto& field(S& settings, T UsageRules::*member) {
+  return settings.arbiter.usage.*member;
+}
+
+// All values that are out of their range, each line with the setting's name first.
+std::vector<std::string> problems_of(const Settings& settings) {
+  std::vector<std::string> found = core::problems(settings.core);
+  for (std::string& one : core::problems(settings.arbiter)) found.push_back(std::move(one));
+  return found;
+}
 
 // The names that the requirement has for some of them, and the unit in which those count.
 struct Alias {
@@ -105,13 +158,44 @@ Result<ArenaLimit> parse_arena_limit(std::string_view text) {
   return ArenaLimit{0, *bytes};
 }
 
+Result<double> parse_number(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || at != end || !std::isfinite(value)) {
+    return Error{fmt::format("'{}' is not a number", text)};
+  }
+  return value;
+}
+
+Result<Duration> parse_time(std::string_view text, const OwnKey& key) {
+  const auto value = parse_duration(text);
+  if (!value || key.high == 0) return value;
+  const Duration low = std::chrono::milliseconds(key.low);
+  const Duration high = std::chrono::milliseconds(key.high);
+  if (*value >= low && *value <= high) return value;
+  return Error{fmt::format("{} is not from {} to {}", text, to_text(low), to_text(high))};
+}
+
 Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view text) {
   const auto set = [&](auto member) -> Result<void> {
-    using T = std::remove_reference_t<decltype(settings.*member)>;
-    if constexpr (std::is_same_v<T, int>) {
+    using T = std::remove_reference_t<decltype(field(settings, member))>;
+    if constexpr (std::is_same_v<decltype(member), int core::ArbiterConfig::*>) {
+      const auto value = parse_integer(text, INT_MIN, INT_MAX);
+      if (!value) return value.error();
+      field(settings, member) = static_cast<int>(*value);
+    } else if constexpr (std::is_same_v<T, int>) {
       const auto value = parse_integer(text, key.low, key.high);
       if (!value) return value.error();
       settings.*member = static_cast<int>(*value);
+    } else if constexpr (std::is_same_v<T, double>) {
+      const auto value = parse_number(text);
+      if (!value) return value.error();
+      field(settings, member) = *value;
+    } else if constexpr (std::is_same_v<T, Duration>) {
+      const auto value = parse_time(text, key);
+      if (!value) return value.error();
+      field(settings, member) = *value;
     } else if constexpr (std::is_same_v<T, Bytes>) {
       const auto value = config::parse_memory_limit(text);
       if (!value) return value.error();
@@ -133,7 +217,7 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       if (text != "true" && text != "false") {
         return Error{fmt::format("'{}' is not one of true, false", text)};
       }
-      settings.*member = text == "true";
+      field(settings, member) = text == "true";
     } else if constexpr (std::is_same_v<T, ArenaLimit>) {
       const auto limit = parse_arena_limit(text);
       if (!limit) return limit.error();
@@ -154,15 +238,19 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
 std::string text_of_own(const Settings& settings, const OwnKey& key) {
   return std::visit(
       [&](auto member) -> std::string {
-        using T = std::remove_cvref_t<decltype(settings.*member)>;
-        if constexpr (std::is_same_v<T, int>) return std::to_string(settings.*member);
+        using T = std::remove_cvref_t<decltype(field(settings, member))>;
+        if constexpr (std::is_same_v<T, int>) return std::to_string(field(settings, member));
+        if constexpr (std::is_same_v<T, double>) return fmt::to_string(field(settings, member));
+        if constexpr (std::is_same_v<T, Duration>) {
+          return config::exact_text(field(settings, member));
+        }
         if constexpr (std::is_same_v<T, Bytes>) return config::exact_text(settings.*member);
         if constexpr (std::is_same_v<T, std::string>) return settings.*member;
         if constexpr (std::is_same_v<T, Level>) return std::string(name_of(settings.*member));
         if constexpr (std::is_same_v<T, wire::Backend>) {
           return std::string(config::name_of(settings.*member));
         }
-        if constexpr (std::is_same_v<T, bool>) return settings.*member ? "true" : "false";
+        if constexpr (std::is_same_v<T, bool>) return field(settings, member) ? "true" : "false";
         if constexpr (std::is_same_v<T, ArenaLimit>) {
           const ArenaLimit& limit = settings.*member;
           return limit.percent > 0 ? fmt::format("{}%", limit.percent)
@@ -175,7 +263,45 @@ std::string text_of_own(const Settings& settings, const OwnKey& key) {
       key.member);
 }
 
+// The arbiter alone knows the range, so that it is asked about a value outside of any.
+template <typename Member>
+std::string range_in_arbiter(std::string_view name, Member member) {
+  Settings outside;
+  field(outside, member) = std::remove_reference_t<decltype(field(outside, member))>{-1};
+  constexpr std::string_view kFrom = " is not from ";
+  for (const std::string& problem : core::problems(outside.arbiter)) {
+    const std::size_t from = problem.find(kFrom);
+    if (problem.starts_with(std::string(name) + ": ") && from != problem.npos) {
+      return problem.substr(from + kFrom.size());
+    }
+  }
+  return "above 0";
+}
+
+// A truth value or a number stands in a file without quotes.
+bool is_quoted(const OwnKey& key) {
+  return std::visit(
+      [](auto member) {
+        using T = std::remove_cvref_t<decltype(field(std::declval<Settings&>(), member))>;
+        return !std::is_same_v<T, int> && !std::is_same_v<T, bool> && !std::is_same_v<T, double>;
+      },
+      key.member);
+}
+
 std::string range_of_own(const OwnKey& key) {
+  if (const auto* member = std::get_if<int core::ArbiterConfig::*>(&key.member)) {
+    return range_in_arbiter(key.name, *member);
+  }
+  if (const auto* member = std::get_if<double UsageRules::*>(&key.member)) {
+    return range_in_arbiter(key.name, *member);
+  }
+  if (const auto* member = std::get_if<Duration UsageRules::*>(&key.member)) {
+    return range_in_arbiter(key.name, *member);
+  }
+  if (std::holds_alternative<Duration Settings::*>(key.member)) {
+    return fmt::format("{} to {}", to_text(Duration(std::chrono::milliseconds(key.low))),
+                       to_text(Duration(std::chrono::milliseconds(key.high))));
+  }
   if (std::holds_alternative<int Settings::*>(key.member)) {
     return fmt::format("{} to {}", key.low, key.high);
   }
@@ -187,7 +313,10 @@ std::string range_of_own(const OwnKey& key) {
   if (std::holds_alternative<wire::Backend Settings::*>(key.member)) {
     return std::string(config::kBackendNames);
   }
-  if (std::holds_alternative<bool Settings::*>(key.member)) return "true, false";
+  if (std::holds_alternative<bool Settings::*>(key.member) ||
+      std::holds_alternative<bool UsageRules::*>(key.member)) {
+    return "true, false";
+  }
   if (std::holds_alternative<ArenaLimit Settings::*>(key.member)) return "a size, or 1% to 100%";
   return "a text";
 }
@@ -209,8 +338,7 @@ std::vector<Setting> make_settings() {
     one.name = key.name;
     one.range = range_of_own(key);
     one.help = key.help;
-    one.quoted = !std::holds_alternative<int Settings::*>(key.member) &&
-                 !std::holds_alternative<bool Settings::*>(key.member);
+    one.quoted = is_quoted(key);
     one.changeable = key.changeable;
     all.push_back(std::move(one));
   }
@@ -235,8 +363,8 @@ Result<void> assign(Settings& settings, std::string_view name, std::string_view 
 }
 
 std::vector<std::string> new_problems(const std::vector<std::string>& before,
-                                      const core::Config& now) {
-  std::vector<std::string> found = core::problems(now);
+                                      const Settings& now) {
+  std::vector<std::string> found = problems_of(now);
   std::erase_if(found, [&](const std::string& one) {
     return std::find(before.begin(), before.end(), one) != before.end();
   });
@@ -272,7 +400,8 @@ void load_file(std::string_view text, const std::string& name, const NameLookup&
     const auto set = assign(loaded.settings, setting.name, *given);
     if (!set) table.problem(setting.name, without_name(set.error().message, setting.name));
   }
-  for (const std::string& problem : core::problems(loaded.settings.core)) {
+  loaded.settings.arbiter.classes = read_classes(table, problems);
+  for (const std::string& problem : problems_of(loaded.settings)) {
     const std::string key = problem.substr(0, problem.find(':'));
     table.problem(key, without_name(problem, key));
   }
@@ -294,7 +423,7 @@ bool ends_in_a_digit(std::string_view text) {
 }
 
 void load_environment(const Environment& environment, Loaded& loaded) {
-  const auto before = core::problems(loaded.settings.core);
+  const auto before = problems_of(loaded.settings);
   std::map<std::string_view, std::string_view> set_by;  // setting -> variable
   for (const Setting& setting : all_settings()) {
     for (const std::string& variable : setting.variables) {
@@ -316,7 +445,7 @@ void load_environment(const Environment& environment, Loaded& loaded) {
       }
     }
   }
-  for (const std::string& problem : new_problems(before, loaded.settings.core)) {
+  for (const std::string& problem : new_problems(before, loaded.settings)) {
     const std::string key = problem.substr(0, problem.find(':'));
     const auto from = set_by.find(key);
     loaded.problems.push_back(
@@ -361,9 +490,15 @@ std::string suggest_setting(std::string_view name) {
 }
 
 Result<void> set_setting(Settings& settings, std::string_view name, std::string_view text) {
+  return set_settings(settings, {{std::string(name), std::string(text)}});
+}
+
+Result<void> set_settings(Settings& settings, const SettingTexts& texts) {
   Settings changed = settings;
-  if (const auto set = assign(changed, name, text); !set) return set;
-  const auto problems = new_problems(core::problems(settings.core), changed.core);
+  for (const auto& [name, text] : texts) {
+    if (const auto set = assign(changed, name, text); !set) return set;
+  }
+  const auto problems = new_problems(problems_of(settings), changed);
   if (!problems.empty()) return Error{problems.front()};
   settings = changed;
   return {};
@@ -390,7 +525,7 @@ std::string to_file(const Settings& settings) {
     text += fmt::format("\n# {} ({})\n", one.help, one.range);
     text += fmt::format("{} = {}\n", one.name, one.quoted ? toml_text(value) : value);
   }
-  return text + to_file(settings.tables);
+  return text + to_file(settings.arbiter.classes) + to_file(settings.tables);
 }
 
 }  // namespace nvshare::daemon

@@ -4,9 +4,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "core/arbiter/arbiter.h"
 #include "core/config.h"
 #include "core/event.h"
 #include "daemon/host/host_memory.h"
@@ -34,6 +36,9 @@ struct Settings {
   bool is_private = false;           // no setting: how the scheduler was started
   std::string state_file = "state";  // a path, or a file in the run directory
   LimitTables tables;                // of users, groups and containers
+  core::ArbiterConfig arbiter;       // who of the services gets a lease
+  Duration usage_sample_interval = 800ms;
+  std::string http_listen = "127.0.0.1:9402";  // of a system scheduler; "off": no TCP
 
   Settings();
   // Of a tenant that comes without a run.
@@ -61,6 +66,9 @@ std::string suggest_setting(std::string_view name);
 // From the text that files, the environment and `nvshare config` have; checks the range too. After
 // an error nothing has changed.
 Result<void> set_setting(Settings& settings, std::string_view name, std::string_view text);
+// All of them or none: settings that bound one another change together.
+using SettingTexts = std::vector<std::pair<std::string, std::string>>;
+Result<void> set_settings(Settings& settings, const SettingTexts& texts);
 // As set_setting() takes it.
 std::string text_of(const Settings& settings, std::string_view name);
 

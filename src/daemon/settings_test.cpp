@@ -181,5 +181,64 @@ TEST(SettingsFile, WithoutTomlAFileIsAProblem) {
 
 #endif
 
+TEST(Settings, TheArbitersComeFromTheFileWithTheirClasses) {
+  const Loaded loaded = load(R"(
+usage_high_water = 90.5
+usage_low_water = 70
+usage_boosts = false
+usage_boost_lasts = "3s"
+lease_slots = 2
+http_listen = "off"
+[classes.NMT]
+max_wait = "1s"
+[classes.OCR]
+priority = 60
+busy = "FALLBACK_CPU"
+slots = 1
+)");
+  EXPECT_TRUE(loaded.problems.empty()) << loaded.problems.front();
+  const core::ArbiterConfig& arbiter = loaded.settings.arbiter;
+  EXPECT_EQ(arbiter.usage.high_water, 90.5);
+  EXPECT_FALSE(arbiter.usage.boosts);
+  EXPECT_EQ(arbiter.usage.boost_lasts, 3s);
+  EXPECT_EQ(arbiter.slots, 2);
+  ASSERT_EQ(arbiter.classes.size(), 5u);
+  EXPECT_EQ(arbiter.classes[1].max_wait, 1s);
+  EXPECT_EQ(arbiter.classes[1].priority, 80) << "what the file does not say stays";
+  EXPECT_EQ(arbiter.classes[4].name, "OCR");
+  EXPECT_EQ(arbiter.classes[4].busy, core::Refusal::FallbackCpu);
+  const Loaded again = load(to_file(loaded.settings));
+  EXPECT_TRUE(again.problems.empty()) << again.problems.front();
+  EXPECT_EQ(again.settings.arbiter, arbiter);
+}
+
+TEST(Settings, BadClassesAreToldWithTheirPlace) {
+  const auto problems = [](const char* file) {
+    std::string all;
+    for (const std::string& one : load(file).problems) all += one + "\n";
+    return all;
+  };
+  EXPECT_NE(problems("[classes.NMT]\npriority = 101").find("classes.NMT.priority: 101"),
+            std::string::npos);
+  EXPECT_NE(problems("[classes.NMT]\nbusy = \"never\"").find("scheduler.toml:2"), std::string::npos);
+  EXPECT_NE(problems("[classes.NMT]\nprio = 7").find("prio"), std::string::npos);
+  EXPECT_NE(problems("[classes.\"a b\"]\npriority = 7").find("a name has"), std::string::npos);
+  EXPECT_NE(problems("classes = 3").find("classes"), std::string::npos);
+}
+
+TEST(Settings, MarksChangeTogetherOrNotAtAll) {
+  Settings settings;
+  EXPECT_FALSE(set_setting(settings, "usage_high_water", "70")) << "below the low one";
+  EXPECT_FALSE(set_settings(settings, {{"usage_high_water", "70"}, {"usage_low_water", "x"}}));
+  EXPECT_EQ(settings.arbiter.usage, core::UsageRules{});
+  EXPECT_TRUE(set_settings(settings, {{"usage_high_water", "70"}, {"usage_low_water", "60"}}));
+  EXPECT_EQ(settings.arbiter.usage.high_water, 70);
+  EXPECT_FALSE(set_setting(settings, "usage_high_water", "nan"));
+  EXPECT_FALSE(set_setting(settings, "usage_sample_interval", "10ms"));
+  EXPECT_FALSE(set_setting(settings, "usage_sample_interval", "3s"));
+  EXPECT_EQ(find_setting("usage_high_water")->range, "0 to 100");
+  EXPECT_EQ(find_setting("lease_slots")->range, "1 to 1024");
+}
+
 }  // namespace
 }  // namespace nvshare::daemon

@@ -128,6 +128,8 @@ class Broker : private Follower {
   // --- the scheduler itself
   std::optional<Time> next_wakeup() const { return desk_.core().next_wakeup(); }
   void tick(Time now);
+  // Brings the bills up to date.
+  void read_meters(Time now) { grants_.read_all_meters(now); }
   // About once a second: reads the meters, reckons shares, forgets tenants that nobody uses.
   void sample(Time now);
   Result<void> set_config(const core::Config& config, Time now);

@@ -17,8 +17,8 @@ namespace {
 // grant.
 Duration most_used(const GpuRecord& gpu, const ClientRecord& client, Duration wall, Time now) {
   constexpr int kBusy = 95;  // percent; its meter is right, and lags behind the clock a little
-  const bool fresh = gpu.measured_at >= client.turn.grant->since + kMeasuredEvery &&
-                     now - gpu.measured_at < 3 * kMeasuredEvery;
+  const bool fresh = gpu.measured_at >= client.turn.grant->since + kMeasuredOver &&
+                     now - gpu.measured_at < 3 * kMeasuredOver;
   if (client.turn.watch != wire::Watch::Free || !fresh) return Duration::max();
   if (!gpu.utilisation || *gpu.utilisation >= kBusy) return Duration::max();
   return wall * *gpu.utilisation / 100;

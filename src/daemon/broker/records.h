@@ -184,8 +184,8 @@ struct Overhead {
   Bytes found{};         // by a client that found no room lately
 };
 
-// So often a GPU is looked at from outside, and over that time.
-inline constexpr Duration kMeasuredEvery = 1s;
+// The time that NVML's utilisation is about, up to its reading.
+inline constexpr Duration kMeasuredOver = 1s;
 
 struct GpuRecord {
   GpuId id;

@@ -1,156 +1,24 @@
 #include "daemon/host/gpus.h"
 
-#include <fmt/format.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
 namespace nvshare::daemon {
 namespace {
 
-using namespace nvshare::nvml;
-
-constexpr unsigned kMostGpus = 64;
-constexpr unsigned kMostProcesses = 1024;  // of one GPU
-constexpr std::size_t kMostForeign = 256;  // shown
+constexpr std::size_t kMostForeign = 256;  // shown, of one GPU
 
 }  // namespace
-
-// --- asking NVML -------------------------------------------------------------------------------
-
-Result<std::unique_ptr<GpuSampler>> GpuSampler::open(const std::string& library) {
-  auto loaded = Loader::open(library);
-  if (!loaded) return loaded.error();
-  std::unique_ptr<GpuSampler> sampler(new GpuSampler(std::move(*loaded)));
-  if (const auto looked = sampler->look(); !looked) return looked.error();
-  return sampler;
-}
-
-Result<void> GpuSampler::look() {
-  const auto failed = [&](nvmlReturn_t result) {
-    return Error{fmt::format("NVML: {}", nvml_->nvmlErrorString(result))};
-  };
-  if (const auto result = nvml_->nvmlInit_v2(); result != NVML_SUCCESS) return failed(result);
-  initialised_ = true;
-  unsigned count = 0;
-  if (const auto result = nvml_->nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS) {
-    return failed(result);
-  }
-  for (unsigned i = 0; i < std::min(count, kMostGpus); ++i) {
-    Found gpu;
-    char uuid[96] = {};
-    char name[96] = {};
-    nvmlMemory_t memory{};
-    if (nvml_->nvmlDeviceGetHandleByIndex_v2(i, &gpu.device) != NVML_SUCCESS) continue;
-    if (nvml_->nvmlDeviceGetUUID(gpu.device, uuid, sizeof uuid) != NVML_SUCCESS) continue;
-    if (nvml_->nvmlDeviceGetMemoryInfo(gpu.device, &memory) != NVML_SUCCESS) continue;
-    (void)nvml_->nvmlDeviceGetName(gpu.device, name, sizeof name);
-    const auto parsed = parse_uuid(printable(uuid, sizeof uuid));
-    if (!parsed) continue;
-    gpu.uuid = *parsed;
-    gpu.name = printable(name, sizeof name);
-    gpu.total = Bytes{static_cast<std::int64_t>(memory.total)};
-    gpu.used = Bytes{static_cast<std::int64_t>(memory.used)};
-    found_.push_back(std::move(gpu));
-  }
-  if (found_.empty()) return Error{"NVML knows no GPU"};
-  return {};
-}
-
-GpuSample GpuSampler::sample(nvmlDevice_t device) const {
-  GpuSample sample;
-  nvmlUtilization_t busy{};
-  if (nvml_->nvmlDeviceGetUtilizationRates(device, &busy) == NVML_SUCCESS) {
-    sample.utilisation = static_cast<int>(std::min(busy.gpu, 100u));
-  }
-  nvmlMemory_t memory{};
-  if (nvml_->nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS) {
-    sample.used = Bytes{static_cast<std::int64_t>(memory.used)};
-  }
-  std::vector<nvmlProcessInfo_t> infos(kMostProcesses);
-  unsigned count = kMostProcesses;
-  if (nvml_->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos.data()) ==
-      NVML_SUCCESS) {
-    infos.resize(std::min(count, kMostProcesses));
-    for (const nvmlProcessInfo_t& one : infos) {
-      // All ones where the driver does not tell.
-      const bool known = one.usedGpuMemory < static_cast<std::uint64_t>(core::kMostMemory.count);
-      sample.processes.push_back({static_cast<int>(one.pid),
-                                  Bytes{known ? static_cast<std::int64_t>(one.usedGpuMemory) : 0}});
-    }
-  }
-  count = kMostProcesses;
-  infos.assign(kMostProcesses, {});
-  sample.mps = nvml_->nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, infos.data()) ==
-                   NVML_SUCCESS &&
-               count > 0;
-  std::vector<nvmlProcessUtilizationSample_t> busy_ones(kMostProcesses);
-  count = kMostProcesses;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto from =
-      std::chrono::duration_cast<std::chrono::microseconds>(now - kMeasuredEvery).count();
-  if (nvml_->nvmlDeviceGetProcessUtilization(device, busy_ones.data(), &count,
-                                             static_cast<unsigned long long>(from)) ==
-      NVML_SUCCESS) {
-    busy_ones.resize(std::min(count, kMostProcesses));
-    for (const auto& one : busy_ones) {
-      sample.busy[static_cast<int>(one.pid)] = static_cast<int>(std::min(one.smUtil, 100u));
-    }
-  }
-  return sample;
-}
-
-Result<void> GpuSampler::start() {
-  ready_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!ready_) return Error{"no event descriptor for NVML"};
-  thread_ = std::thread([this] { run(); });
-  return {};
-}
-
-void GpuSampler::run() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    lock.unlock();
-    std::vector<GpuSample> samples;
-    for (const Found& gpu : found_) samples.push_back(sample(gpu.device));
-    lock.lock();
-    latest_ = std::move(samples);
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(ready_.get(), &one, sizeof one);
-    wake_.wait_for(lock, kMeasuredEvery, [this] { return stopping_; });
-  }
-}
-
-std::vector<GpuSample> GpuSampler::take() {
-  std::uint64_t count = 0;
-  [[maybe_unused]] const auto got = ::read(ready_.get(), &count, sizeof count);
-  const std::lock_guard lock(mutex_);
-  return std::exchange(latest_, {});
-}
-
-GpuSampler::~GpuSampler() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
-  if (initialised_) (void)nvml_->nvmlShutdown();
-}
-
-// --- what it means -----------------------------------------------------------------------------
 
 Overhead OverheadEstimate::add(Bytes used, Bytes booked, int clients, Time now) {
   const Overhead reading{std::max(Bytes{0}, used - booked), clients, now - start_ < kSettles};
   if (reading.at_most) return reading;
-  readings_.push_back(reading);
-  if (readings_.size() > kReadings) readings_.pop_front();
-  return *std::min_element(readings_.begin(), readings_.end(),
-                           [](const Overhead& a, const Overhead& b) { return a.bytes < b.bytes; });
+  readings_.emplace_back(now, reading);
+  while (now - readings_.front().first > kBelieved) readings_.pop_front();
+  return std::ranges::min(readings_, {}, [](const auto& one) { return one.second.bytes; }).second;
 }
 
 Bytes resident_on(const Broker& broker, GpuId gpu) {
@@ -173,8 +41,8 @@ bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
   return std::exchange(before_, record.moves) == record.moves && quiet;
 }
 
-Result<void> GpuMonitor::add_gpus(Time now) {
-  for (const GpuSampler::Found& gpu : sampler_.found()) {
+Result<void> GpuMonitor::add_gpus(const std::vector<FoundGpu>& found, Time now) {
+  for (const FoundGpu& gpu : found) {
     const auto id = broker_.add_gpu(gpu.uuid, gpu.name, gpu.total, now);
     if (!id) return id.error();
     ids_.push_back(*id);
@@ -182,20 +50,21 @@ Result<void> GpuMonitor::add_gpus(Time now) {
     const bool nobody = gpu.used.count < gpu.total.count / 50;
     OverheadEstimate estimate(nobody ? now - OverheadEstimate::kSettles : now);
     broker_.gpu_measured(*id, std::nullopt, gpu.used, estimate.add(gpu.used, {}, 0, now), now);
-    overheads_.emplace(*id, std::move(estimate));
+    watched_.emplace(*id, Watched(std::move(estimate)));
   }
   return {};
 }
 
 void MeterCheck::add(Duration billed, int seen, Time now) {
-  constexpr double kNew = 0.25;  // the two are not about exactly the same second
-  const auto blend = [&](std::optional<double>& value, double one) {
-    value = value ? *value + kNew * (one - *value) : one;
-  };
+  // The two are not about exactly the same second. A reading counts for a quarter per second.
+  constexpr double kKeptPerSecond = 0.75;
   // Less than before: a tenant is gone, and what it was billed with it.
   if (at_ && now > *at_ && billed >= billed_) {
-    blend(metered_, 100 * std::chrono::duration<double>(billed - billed_) /
-                        std::chrono::duration<double>(now - *at_));
+    const double passed = std::chrono::duration<double>(now - *at_).count();
+    const auto blend = [&](std::optional<double>& value, double one) {
+      value = value ? one + std::pow(kKeptPerSecond, passed) * (*value - one) : one;
+    };
+    blend(metered_, 100 * std::chrono::duration<double>(billed - billed_).count() / passed);
     blend(seen_, seen);
   }
   at_ = now;
@@ -203,8 +72,16 @@ void MeterCheck::add(Duration billed, int seen, Time now) {
 }
 
 const MeterCheck* GpuMonitor::meter_check(GpuId gpu) const {
-  const auto at = meters_.find(gpu);
-  return at == meters_.end() ? nullptr : &at->second;
+  const auto at = watched_.find(gpu);
+  return at == watched_.end() || !at->second.meter ? nullptr : &*at->second.meter;
+}
+
+std::vector<Foreign> GpuMonitor::foreign() const {
+  std::vector<Foreign> all;
+  for (const auto& [id, gpu] : watched_) {
+    all.insert(all.end(), gpu.foreign.begin(), gpu.foreign.end());
+  }
+  return all;
 }
 
 void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients,
@@ -215,37 +92,44 @@ void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<i
   }
   int seen = 0;
   for (const auto& [pid, percent] : sample.busy) seen += clients.contains(pid) ? percent : 0;
+  std::optional<MeterCheck>& meter = watched_.at(id).meter;
   // Without a process that is busy NVML may not know any at all.
-  if (sample.busy.empty() && !meters_.contains(id)) return;
-  meters_[id].add(billed, std::min(seen, 100), now);
+  if (sample.busy.empty() && !meter) return;
+  if (!meter) meter.emplace();
+  meter->add(billed, std::min(seen, 100), now);
 }
 
 void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
+  Watched& watched = watched_.at(id);
   std::set<int> registered;
   for (const ClientId client : broker_.gpus().at(id).clients) {
     registered.insert(broker_.clients().at(client).pid);
   }
   std::optional<Overhead> overhead;
-  const bool steady = moves_[id].steady(broker_, id);
+  const bool steady = watched.moves.steady(broker_, id);
   if (sample.used && steady) {
     const auto clients = static_cast<int>(broker_.gpus().at(id).clients.size());
-    overhead = overheads_.at(id).add(*sample.used, resident_on(broker_, id), clients, now);
+    overhead = watched.overhead.add(*sample.used, resident_on(broker_, id), clients, now);
   }
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
   broker_.overlap_seen(id, sample.mps, now);
   check_meter(id, sample, registered, now);
+  watched.foreign.clear();
   for (const GpuProcess& process : sample.processes) {
-    if (registered.contains(process.pid) || foreign_.size() >= kMostForeign) continue;
-    foreign_.push_back({process.pid, id, process.memory});
+    if (registered.contains(process.pid) || watched.foreign.size() >= kMostForeign) continue;
+    watched.foreign.push_back({process.pid, id, process.memory});
   }
+  const auto usage = watched.usage.read(broker_.core().snapshot(), id, sample.utilisation,
+                                        sample.at, now);
+  if (usage) on_usage_(id, *usage);
 }
 
-void GpuMonitor::update(Time now) {
-  const std::vector<GpuSample> samples = sampler_.take();
-  if (samples.size() != ids_.size()) return;
+void GpuMonitor::update(const std::vector<GpuSampler::Taken>& samples, Time now) {
   broker_.settle(now);
-  foreign_.clear();
-  for (std::size_t i = 0; i < ids_.size(); ++i) update(ids_[i], samples[i], now);
+  broker_.read_meters(now);
+  for (const GpuSampler::Taken& one : samples) {
+    if (one.gpu < ids_.size()) update(ids_[one.gpu], one.sample, now);
+  }
 }
 
 }  // namespace nvshare::daemon

@@ -1,83 +1,24 @@
 #pragma once
 
-#include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
-#include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "daemon/broker/broker.h"
-#include "nvml/loader.h"
+#include "daemon/broker/usage.h"
+#include "daemon/host/gpu_sampler.h"
 
 namespace nvshare::daemon {
-
-struct GpuProcess {
-  int pid = 0;
-  Bytes memory{};
-};
-
-// What NVML says of one GPU at one moment.
-struct GpuSample {
-  std::optional<int> utilisation;
-  std::optional<Bytes> used;
-  std::vector<GpuProcess> processes;
-  // Percent of the last second in which a process kept the GPU busy, by process; empty where the
-  // driver does not tell.
-  std::map<int, int> busy;
-  bool mps = false;  // processes share it through MPS
-};
-
-// NVML, asked once a second by a thread of its own: a call can take many milliseconds, and turns
-// are shorter than that.
-class GpuSampler {
- public:
-  struct Found {
-    Uuid uuid{};
-    std::string name;
-    Bytes total{};
-    Bytes used{};
-    nvml::nvmlDevice_t device{};
-  };
-
-  // Opens the library and looks for GPUs; an error when there are none.
-  static Result<std::unique_ptr<GpuSampler>> open(const std::string& library);
-  ~GpuSampler();
-
-  const std::vector<Found>& found() const { return found_; }
-  Result<void> start();
-  // Becomes readable when there is a new sample.
-  int ready() const { return ready_.get(); }
-  // One for each that was found; empty when there is nothing new.
-  std::vector<GpuSample> take();
-
- private:
-  explicit GpuSampler(std::unique_ptr<nvml::Loader> nvml) : nvml_(std::move(nvml)) {}
-  Result<void> look();
-  GpuSample sample(nvml::nvmlDevice_t device) const;
-  void run();
-
-  std::unique_ptr<nvml::Loader> nvml_;
-  bool initialised_ = false;
-  std::vector<Found> found_;
-  UniqueFd ready_;
-  std::thread thread_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stopping_ = false;
-  std::vector<GpuSample> latest_;
-};
 
 // What contexts, libraries and foreign programs hold: what is used beside what clients have
 // allocated. The two are not read at the same moment: memory that was just freed looks like
 // overhead, memory that was just asked for hides it. Too much would refuse what there is room for;
-// too little is found out by the driver. So the least of the last few readings is taken.
+// too little is found out by the driver. So the least of the last readings is taken.
 class OverheadEstimate {
  public:
   // When the scheduler has started. Memory of programs that are still to come back from before that
@@ -89,11 +30,11 @@ class OverheadEstimate {
   Overhead add(Bytes used, Bytes booked, int clients, Time now);
 
   static constexpr Duration kSettles = 3s;
+  static constexpr Duration kBelieved = 2s;  // how long a reading counts
 
  private:
-  static constexpr std::size_t kReadings = 3;
   Time start_;
-  std::deque<Overhead> readings_;
+  std::deque<std::pair<Time, Overhead>> readings_;
 };
 
 // What is counted as there of the memory of the clients on a GPU, in whole pages. What they say
@@ -138,27 +79,37 @@ class MeterCheck {
 // Brings the samples to the broker.
 class GpuMonitor {
  public:
-  GpuMonitor(GpuSampler& sampler, Broker& broker) : sampler_(sampler), broker_(broker) {}
+  // The usage of a GPU, for those that decide by it.
+  using OnUsage = std::function<void(GpuId, const core::UsageSample&)>;
+
+  GpuMonitor(Broker& broker, OnUsage on_usage)
+      : broker_(broker), on_usage_(std::move(on_usage)) {}
 
   // Adds the GPUs that were found.
-  Result<void> add_gpus(Time now);
-  // When the sampler is ready.
-  void update(Time now);
-  const std::vector<Foreign>& foreign() const { return foreign_; }
+  Result<void> add_gpus(const std::vector<FoundGpu>& found, Time now);
+  void update(const std::vector<GpuSampler::Taken>& samples, Time now);
+  std::vector<Foreign> foreign() const;
   // Null as long as nothing has been compared.
   const MeterCheck* meter_check(GpuId gpu) const;
 
  private:
+  // What is known of one GPU.
+  struct Watched {
+    explicit Watched(OverheadEstimate estimate) : overhead(std::move(estimate)) {}
+    OverheadEstimate overhead;
+    MoveWatch moves;
+    std::optional<MeterCheck> meter;
+    UsageMeter usage;
+    std::vector<Foreign> foreign;
+  };
+
   void update(GpuId id, const GpuSample& sample, Time now);
   void check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients, Time now);
 
-  GpuSampler& sampler_;
   Broker& broker_;
-  std::vector<GpuId> ids_;
-  std::map<GpuId, OverheadEstimate> overheads_;
-  std::map<GpuId, MoveWatch> moves_;
-  std::map<GpuId, MeterCheck> meters_;
-  std::vector<Foreign> foreign_;
+  OnUsage on_usage_;
+  std::vector<GpuId> ids_;  // in NVML's order
+  std::map<GpuId, Watched> watched_;
 };
 
 }  // namespace nvshare::daemon

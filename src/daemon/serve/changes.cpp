@@ -155,28 +155,34 @@ Result<bool> Changes::set_paused(TenantId id, bool paused, Time now) {
 
 // --- settings ----------------------------------------------------------------------------------
 
-Result<void> Changes::apply_setting(const Setting& setting, const std::string& text, Time now) {
-  if (!setting.changeable) {
-    return Error{fmt::format("{} cannot change while the scheduler runs", setting.name)};
+Result<void> Changes::apply_settings(const SettingTexts& texts, Time now) {
+  for (const auto& [name, text] : texts) {
+    const Setting* setting = find_setting(name);
+    if (setting == nullptr || setting->changeable) continue;
+    return Error{fmt::format("{} cannot change while the scheduler runs", name)};
   }
   Settings changed = settings_;
-  if (const auto good = daemon::set_setting(changed, setting.name, text); !good) return good;
+  if (const auto good = daemon::set_settings(changed, texts); !good) return good;
   if (changed.core != settings_.core) {
     if (const auto taken = broker_.set_config(changed.core, now); !taken) return taken;
   }
   const bool defaults_change = changed.default_limits() != settings_.default_limits();
   settings_ = changed;
   broker_.set_backend(changed.memory_backend);
-  log_.info("setting_changed", {{"name", setting.name}, {"value", text}});
+  for (const auto& [name, text] : texts) {
+    log_.info("setting_changed", {{"name", name}, {"value", text}});
+  }
   log_.set_level(changed.log_level);
   if (defaults_change) apply_all_limits(now);
+  if (on_settings_) on_settings_();
   return {};
 }
 
-Result<bool> Changes::set_setting(const Setting& setting, const std::string& text, Time now) {
-  if (const auto applied = apply_setting(setting, text, now); !applied) return applied.error();
-  kept_.set_setting(setting.name, text_of(settings_, setting.name),
-                    text_of(original_, setting.name));
+Result<bool> Changes::set_settings(const SettingTexts& texts, Time now) {
+  if (const auto applied = apply_settings(texts, now); !applied) return applied.error();
+  for (const auto& [name, text] : texts) {
+    kept_.set_setting(name, text_of(settings_, name), text_of(original_, name));
+  }
   return kept_.write_now();
 }
 
@@ -193,7 +199,7 @@ void Changes::restore(Time now) {
   for (const auto& [name, value] : settings) {
     const Setting* setting = find_setting(name);
     const Result<void> applied =
-        setting == nullptr ? Error{"there is none"} : apply_setting(*setting, value, now);
+        setting == nullptr ? Error{"there is none"} : apply_settings({{name, value}}, now);
     if (applied) continue;
     log_.warn("setting_not_restored",
               {{"name", name}, {"value", value}, {"reason", applied.error().message}});

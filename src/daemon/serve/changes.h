@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@ class Changes {
         kept_(kept),
         log_(log),
         find_user_(std::move(find_user)) {}
+
+  // Called when settings have changed, for those that the broker does not know.
+  void on_settings(std::function<void()> call) { on_settings_ = std::move(call); }
 
   // Puts in force what a scheduler before this one has kept. Before programs connect; runs come
   // with ProgramServer::restore_runs().
@@ -59,12 +63,16 @@ class Changes {
   Result<bool> reset_limits(TenantId tenant, Time now);
   bool withdraw_limits(const TenantName& name);
   Result<bool> set_paused(TenantId tenant, bool paused, Time now);
-  Result<bool> set_setting(const Setting& setting, const std::string& text, Time now);
+  Result<bool> set_setting(const Setting& setting, const std::string& text, Time now) {
+    return set_settings({{setting.name, text}}, now);
+  }
+  // All of them or none.
+  Result<bool> set_settings(const SettingTexts& texts, Time now);
   Result<bool> set_scheduling(bool on, Time now);
 
  private:
   std::optional<TenantName> user_named(const std::string& name) const;
-  Result<void> apply_setting(const Setting& setting, const std::string& text, Time now);
+  Result<void> apply_settings(const SettingTexts& texts, Time now);
   Result<void> apply_limits(const TenantRecord& tenant, Time now);
   void apply_all_limits(Time now);
 
@@ -74,6 +82,7 @@ class Changes {
   Kept& kept_;
   Log& log_;
   NameLookup::Find find_user_;
+  std::function<void()> on_settings_;
 };
 
 }  // namespace nvshare::daemon

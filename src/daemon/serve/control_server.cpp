@@ -15,6 +15,7 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr Duration kIdleLongEnough = 10s;  // to make room for somebody else
+constexpr int kBacklog = 128;              // connections that the kernel holds until they are taken
 
 }  // namespace
 
@@ -114,7 +115,7 @@ bool ControlServer::write_some(Connection& connection) {
   return true;
 }
 
-Result<UniqueFd> listen_for_control(const std::string& path, const std::string& group) {
+Result<UniqueFd> listen_for_streams(const std::string& path, unsigned mode) {
   const auto failed = [&] { return Error{fmt::format("{}: {}", path, std::strerror(errno))}; };
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -124,12 +125,18 @@ Result<UniqueFd> listen_for_control(const std::string& path, const std::string& 
   if (!fd) return failed();
   unlink(path.c_str());
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) return failed();
-  if (chmod(path.c_str(), 0600) < 0) return failed();
+  if (chmod(path.c_str(), mode) < 0 || listen(fd.get(), kBacklog) < 0) return failed();
+  return fd;
+}
+
+Result<UniqueFd> listen_for_control(const std::string& path, const std::string& group) {
+  auto fd = listen_for_streams(path, 0600);
   const ::group* found = group.empty() ? nullptr : getgrnam(group.c_str());
-  if (found != nullptr && chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) == 0) {
-    if (chmod(path.c_str(), 0660) < 0) return failed();
+  if (!fd || found == nullptr) return fd;
+  if (chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) == 0 &&
+      chmod(path.c_str(), 0660) < 0) {
+    return Error{fmt::format("{}: {}", path, std::strerror(errno))};
   }
-  if (listen(fd.get(), 16) < 0) return failed();
   return fd;
 }
 

@@ -55,7 +55,9 @@ class ControlServer {
 };
 
 // A listening stream socket at `path`, which is replaced: nobody else listens there (the run
-// directory is locked). Mode 0600; with a group that exists, 0660 and that group's.
+// directory is locked).
+Result<UniqueFd> listen_for_streams(const std::string& path, unsigned mode);
+// The same with mode 0600; with a group that exists, 0660 and that group's.
 Result<UniqueFd> listen_for_control(const std::string& path, const std::string& group);
 
 }  // namespace nvshare::daemon

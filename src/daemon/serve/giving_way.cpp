@@ -47,7 +47,7 @@ bool answers_in(const std::string& directory, const Uuid& gpu) {
 }
 
 Result<void> link_sockets(const std::string& own, const std::string& other) {
-  for (const char* name : {wire::kControlSocket, wire::kProgramSocket}) {
+  for (const char* name : {wire::kApiSocket, wire::kControlSocket, wire::kProgramSocket}) {
     const std::string path = fmt::format("{}/{}", own, name);
     const std::string link = path + ".link";
     unlink(link.c_str());  // of a scheduler that was killed here

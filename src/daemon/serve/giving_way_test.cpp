@@ -87,7 +87,8 @@ TEST_F(GivingWay, AConnectionToTheOldPathReachesTheOtherScheduler) {
   EXPECT_TRUE(connects(own()));
   EXPECT_EQ(fs::read_symlink(own() + "/control.sock"), other() + "/control.sock");
   ASSERT_TRUE(link_sockets(own(), other())) << "and once more";
-  EXPECT_EQ(std::distance(fs::directory_iterator(own()), fs::directory_iterator()), 2);
+  EXPECT_EQ(fs::read_symlink(own() + "/api.sock"), other() + "/api.sock");
+  EXPECT_EQ(std::distance(fs::directory_iterator(own()), fs::directory_iterator()), 3);
 }
 
 TEST_F(GivingWay, ASchedulerThatStartsLaterReplacesTheLinks) {

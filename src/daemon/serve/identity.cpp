@@ -74,6 +74,14 @@ std::optional<ProcessKey> Processes::key_of(int pid) const {
   return ProcessKey{pid, (*stat)->started};
 }
 
+std::optional<std::uint32_t> Processes::user_of(int pid) const {
+  struct stat folder {};
+  if (pid <= 0 || ::stat(fmt::format("{}/{}", proc_, pid).c_str(), &folder) != 0) {
+    return std::nullopt;
+  }
+  return folder.st_uid;
+}
+
 std::optional<std::string> Processes::group_of(int pid) const {
   const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
   return cgroup ? group_in_cgroup(*cgroup) : std::nullopt;

@@ -48,6 +48,8 @@ class Processes {
   // Nothing when the process is gone.
   std::optional<ProcessKey> key_of(int pid) const;
   std::optional<std::string> group_of(int pid) const;
+  // The user as which the process runs.
+  std::optional<std::uint32_t> user_of(int pid) const;
   // The tenants of a process that is under no run, the outermost first: a declared cgroup, its pod
   // and its container; or else its user. At least one. An error for a process that lives and that
   // cannot be read.

@@ -1,0 +1,520 @@
+#include "daemon/lease/api.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/uuid.h"
+#include "daemon/lease/usage_config.h"
+#include "daemon/serve/request.h"
+
+namespace nvshare::daemon {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+constexpr std::int64_t kMostMilliseconds = 86'400'000;  // what a request may say: a day
+
+std::int64_t milliseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+HttpReply json_reply(int status, const Object& body) {
+  // A text of a service may be no UTF-8.
+  return {status, body.dump(-1, ' ', false, Object::error_handler_t::replace) + "\n", {}};
+}
+
+int status_of(core::Outcome outcome) {
+  switch (outcome) {
+    case core::Outcome::Acquired:
+      return 201;
+    case core::Outcome::Skipped:
+    case core::Outcome::FallbackCpu:
+      return 409;
+    case core::Outcome::QueueFull:
+      return 429;
+    case core::Outcome::Timeout:
+    case core::Outcome::Revoked:
+      return 503;
+  }
+  return 500;
+}
+
+// The answer to a request for a lease.
+HttpReply lease_reply(const core::Answer& answer, const Object& body) {
+  HttpReply reply = json_reply(status_of(answer.outcome), body);
+  if (answer.outcome == core::Outcome::Acquired) return reply;
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(answer.retry_after).count();
+  reply.headers.emplace_back("Retry-After", std::to_string(seconds));
+  return reply;
+}
+
+Object counts_of(const core::LeaseCounts& counts) {
+  return {{"acquired", counts.acquired},
+          {"timedOut", counts.timed_out},
+          {"skipped", counts.skipped},
+          {"fellBack", counts.fell_back},
+          {"queueFull", counts.queue_full},
+          {"revoked", counts.revoked},
+          {"released", counts.released},
+          {"queueWaitMsTotal", milliseconds(counts.waited)}};
+}
+
+// Keys that a body may have; an error for any other.
+Result<void> only(const Object& body, std::initializer_list<std::string_view> keys) {
+  for (const auto& [key, value] : body.items()) {
+    if (std::ranges::find(keys, key) != keys.end()) continue;
+    return Error{fmt::format("there is no '{}' in such a request", key)};
+  }
+  return {};
+}
+
+Result<void> take_time(const Object& body, const char* key, std::optional<Duration>& into) {
+  const auto value = number_in(body, key, 0, kMostMilliseconds);
+  if (!value) return value.error();
+  if (*value) into = std::chrono::milliseconds(**value);
+  return {};
+}
+
+}  // namespace
+
+// --- the requests ------------------------------------------------------------------------------
+
+struct LeaseApi::Json {
+  LeaseApi& api;
+  HttpCall call;
+  const HttpRequest& request;
+  std::vector<std::string> words{};  // of the path, where the route has "*"
+
+  using Answer = std::optional<HttpReply>;
+
+  Time now() const { return api.world_.now(); }
+  const core::Arbiter& arbiter() const { return api.leases_.arbiter(); }
+  std::string wall(Time at) const;
+  int index_of(GpuId gpu) const;
+  std::string key_of(GpuId gpu) const;
+  Result<GpuId> gpu_named(const Object& key) const;
+  bool is_admin() const;
+  bool may_see(std::optional<std::uint32_t> uid) const;
+  // The lease that the path names, if the caller may have it; or the reply that says why not.
+  const LeaseRecord* lease(HttpReply& refused) const;
+
+  Result<Object> body() const;
+  Result<void> take_hint(const Object& body, core::LeaseRequest& into) const;
+  Result<void> take_owner(const Object& body, LeaseAsk& into) const;
+  Result<void> take_policy(const Object& body, core::LeaseRequest& into) const;
+  Object answer_of(const LeaseRecord& lease, const core::Answer& answer) const;
+  Object view_of(const core::LeaseView& view) const;
+  Object view_of(GpuId gpu) const;
+
+  Answer ask(std::optional<Object> gpu);
+  Answer ask_somewhere() { return ask(std::nullopt); }
+  Answer ask_there() { return ask(Object(words[0])); }
+  Answer list();
+  Answer look();
+  Answer release();
+  Answer renew();
+  Answer classes();
+  Answer status();
+  Answer config();
+  Answer change();
+};
+
+std::string LeaseApi::Json::wall(Time at) const {
+  const std::int64_t then = api.world_.wall_clock() + milliseconds(at - now());
+  const auto seconds = static_cast<std::time_t>(then / 1000);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(seconds), then % 1000);
+}
+
+int LeaseApi::Json::index_of(GpuId gpu) const {
+  const auto& gpus = api.world_.broker.gpus();
+  return static_cast<int>(std::distance(gpus.begin(), gpus.find(gpu)));
+}
+
+std::string LeaseApi::Json::key_of(GpuId gpu) const {
+  return to_text(api.world_.broker.gpus().at(gpu).uuid);
+}
+
+// A GPU by its index, as a number or a text, or by its UUID.
+Result<GpuId> LeaseApi::Json::gpu_named(const Object& key) const {
+  const auto& gpus = api.world_.broker.gpus();
+  const std::string text = key.is_string() ? key.get<std::string>() : key.dump();
+  std::size_t index = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error == std::errc{} && end == text.data() + text.size() && index < gpus.size()) {
+    return std::next(gpus.begin(), static_cast<std::ptrdiff_t>(index))->first;
+  }
+  if (const auto uuid = parse_uuid(text)) {
+    if (const GpuRecord* found = api.world_.broker.find_gpu(*uuid)) return found->id;
+  }
+  return Error{fmt::format("there is no GPU {}; there are {}", key.dump(), gpus.size())};
+}
+
+bool LeaseApi::Json::is_admin() const {
+  return request.peer && (request.peer->uid == 0 || request.peer->uid == api.world_.own_uid);
+}
+
+// A lease that came over TCP is nobody's: its name alone is the right to it.
+bool LeaseApi::Json::may_see(std::optional<std::uint32_t> uid) const {
+  return is_admin() || (request.peer && uid && *uid == request.peer->uid);
+}
+
+const LeaseRecord* LeaseApi::Json::lease(HttpReply& refused) const {
+  const auto allowed = [&](std::optional<std::uint32_t> uid) { return !uid || may_see(uid); };
+  if (const LeaseRecord* found = api.leases_.find(words[0])) {
+    if (allowed(found->ask.uid)) return found;
+    refused = http_error(403, "this lease is another user's");
+  } else if (const PastLease* past = api.leases_.find_past(words[0])) {
+    refused = http_error(403, "this lease is another user's");
+    if (allowed(past->uid)) {
+      refused = json_reply(410, {{"error", "this lease was taken away"}, {"reason", past->reason}});
+    }
+  } else {
+    refused = http_error(404, "there is no such lease");
+  }
+  return nullptr;
+}
+
+Result<Object> LeaseApi::Json::body() const {
+  if (request.body.empty()) return Object::object();
+  Object body = Object::parse(request.body, nullptr, false);
+  if (body.is_discarded()) return Error{"the body is not JSON"};
+  if (!body.is_object()) return Error{"the body is not a JSON object"};
+  return body;
+}
+
+// --- asking ------------------------------------------------------------------------------------
+
+Result<void> LeaseApi::Json::take_hint(const Object& body, core::LeaseRequest& into) const {
+  const auto hint = body.find("hint");
+  if (hint == body.end() || hint->is_null()) return {};
+  if (!hint->is_object()) return Error{"hint: it is not an object"};
+  if (const auto good = only(*hint, {"estimatedAudioMs", "estimatedGpuHoldMs"}); !good) return good;
+  if (const auto good = take_time(*hint, "estimatedAudioMs", into.audio); !good) return good;
+  return take_time(*hint, "estimatedGpuHoldMs", into.gpu_hold);
+}
+
+Result<void> LeaseApi::Json::take_policy(const Object& body, core::LeaseRequest& into) const {
+  const auto policy = body.find("busyPolicy");
+  if (policy == body.end() || policy->is_null()) return {};
+  if (policy->is_string()) into.refusal = core::refusal_by_name(policy->get<std::string>());
+  if (!into.refusal) {
+    return Error{fmt::format("busyPolicy: {} is not WAIT, SKIP or FALLBACK_CPU", policy->dump())};
+  }
+  return {};
+}
+
+// The process with which the lease ends: the caller, or another one of the same user.
+Result<void> LeaseApi::Json::take_owner(const Object& body, LeaseAsk& into) const {
+  if (request.peer) {
+    into.uid = request.peer->uid;
+    into.owner = request.peer->pid;
+  }
+  const auto owner = body.find("ownerPid");
+  if (owner == body.end()) return {};
+  if (owner->is_null()) {
+    into.owner = 0;
+    return {};
+  }
+  const auto pid = number_in(body, "ownerPid", 1, 1 << 30);
+  if (!pid) return pid.error();
+  if (!request.peer) return Error{"ownerPid: over TCP the scheduler does not know whose it is"};
+  into.owner = static_cast<int>(**pid);
+  const auto user = api.world_.user_of(into.owner);
+  if (!user) return Error{fmt::format("ownerPid: there is no process {}", into.owner)};
+  if (!is_admin() && *user != request.peer->uid) {
+    return Error{fmt::format("ownerPid: process {} is another user's", into.owner)};
+  }
+  into.uid = *user;
+  return {};
+}
+
+Object LeaseApi::Json::answer_of(const LeaseRecord& lease, const core::Answer& answer) const {
+  Object said{{"result", core::name_of(answer.outcome)}};
+  if (answer.outcome == core::Outcome::Acquired) {
+    said["leaseId"] = lease.name;
+    said["taskType"] = lease.ask.request.task_class;
+    said["gpu"] = index_of(lease.ask.request.gpu);
+    said["gpuKey"] = key_of(lease.ask.request.gpu);
+    said["acquiredAt"] = wall(now());
+    said["queueWaitMs"] = milliseconds(answer.waited);
+    said["expiresAt"] = wall(answer.expires);
+  } else {
+    if (answer.reason != core::LeaseReason::None) said["reason"] = core::name_of(answer.reason);
+    said["queueWaitMs"] = milliseconds(answer.waited);
+    said["retryAfterMs"] = milliseconds(answer.retry_after);
+  }
+  if (!lease.ask.trace.empty()) said["trace"] = lease.ask.trace;
+  return said;
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::ask(std::optional<Object> gpu) {
+  constexpr std::size_t kLongestTrace = 256;
+  auto read = body();
+  if (!read) return http_error(400, read.error().message);
+  const Object& body = *read;
+  LeaseAsk ask;
+  const auto fill = [&]() -> Result<void> {
+    const auto known = only(body, {"taskType", "gpuKey", "maxWaitMs", "holdMaxMs", "busyPolicy",
+                                   "hint", "ownerPid", "trace"});
+    if (!known) return known;
+    if (const auto good = take_time(body, "maxWaitMs", ask.request.max_wait); !good) return good;
+    if (const auto good = take_time(body, "holdMaxMs", ask.request.hold_max); !good) return good;
+    if (const auto good = take_policy(body, ask.request); !good) return good;
+    if (const auto good = take_hint(body, ask.request); !good) return good;
+    ask.trace = text_in(body, "trace").value_or("");
+    if (ask.trace.size() > kLongestTrace) {
+      return Error{fmt::format("trace: it has more than {} bytes", kLongestTrace)};
+    }
+    return take_owner(body, ask);
+  };
+  if (const auto good = fill(); !good) return http_error(400, good.error().message);
+  const auto name = text_in(body, "taskType");
+  const core::TaskClass* task_class = name ? arbiter().find_class(*name) : nullptr;
+  if (task_class == nullptr) {
+    Object refused{{"error", name ? fmt::format("there is no class '{}'", *name)
+                                  : "taskType: the request does not say its class"}};
+    for (const auto& one : arbiter().config().classes) refused["classes"].push_back(one.name);
+    return json_reply(400, refused);
+  }
+  ask.request.task_class = *name;
+  if (!gpu && body.contains("gpuKey")) gpu = body["gpuKey"];
+  const auto roomiest = arbiter().roomiest(*task_class, now());
+  if (!gpu && !roomiest) return http_error(404, "there is no GPU");
+  const Result<GpuId> chosen = gpu ? gpu_named(*gpu) : Result<GpuId>(*roomiest);
+  if (!chosen) return http_error(404, chosen.error().message);
+  ask.request.gpu = *chosen;
+
+  const auto asked = api.leases_.ask(std::move(ask));
+  if (!asked) return http_error(400, asked.error().message);
+  if (asked->answer) return lease_reply(*asked->answer, answer_of(asked->lease, *asked->answer));
+  api.waiting_.emplace(call, asked->lease.id);
+  api.calls_.emplace(asked->lease.id, call);
+  return std::nullopt;
+}
+
+// --- leases ------------------------------------------------------------------------------------
+
+Object LeaseApi::Json::view_of(const core::LeaseView& view) const {
+  const LeaseRecord* record = api.leases_.find(view.lease);
+  Object shown;
+  const bool visible = record != nullptr && may_see(record->ask.uid);
+  shown["leaseId"] = visible ? Object(record->name) : Object(nullptr);
+  shown["taskType"] = view.task_class;
+  shown["priority"] = view.priority;
+  shown["gpu"] = index_of(view.gpu);
+  shown["gpuKey"] = key_of(view.gpu);
+  shown["state"] = view.active ? "ACTIVE" : "WAITING";
+  shown["askedAt"] = wall(view.asked);
+  if (view.active) {
+    shown["acquiredAt"] = wall(view.acquired);
+    shown["expiresAt"] = wall(view.until);
+    shown["expectedEndAt"] = wall(view.expected_end);
+  } else {
+    shown["givesUpAt"] = wall(view.until);
+  }
+  if (record == nullptr) return shown;
+  if (record->ask.uid) shown["uid"] = *record->ask.uid;
+  if (record->ask.owner != 0) shown["pid"] = record->ask.owner;
+  if (visible && !record->ask.trace.empty()) shown["trace"] = record->ask.trace;
+  return shown;
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::list() {
+  Object all = Object::array();
+  for (const core::LeaseView& view : arbiter().leases()) all.push_back(view_of(view));
+  return json_reply(200, {{"leases", all}});
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::look() {
+  HttpReply refused;
+  const LeaseRecord* found = lease(refused);
+  const auto view = found == nullptr ? std::nullopt : arbiter().lease(found->id);
+  if (!view) return refused;
+  Object shown = view_of(*view);
+  shown["leaseId"] = found->name;  // the caller knows it
+  return json_reply(200, shown);
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::release() {
+  HttpReply refused;
+  const LeaseRecord* found = lease(refused);
+  if (found == nullptr) return refused;
+  api.leases_.release(found->id);
+  return HttpReply{204, "", {}};
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::renew() {
+  HttpReply refused;
+  const LeaseRecord* found = lease(refused);
+  if (found == nullptr) return refused;
+  const auto read = body();
+  if (!read) return http_error(400, read.error().message);
+  std::optional<Duration> hold;
+  if (const auto good = only(*read, {"holdMaxMs"}); !good) {
+    return http_error(400, good.error().message);
+  }
+  if (const auto good = take_time(*read, "holdMaxMs", hold); !good) {
+    return http_error(400, good.error().message);
+  }
+  const auto until = api.leases_.renew(found->id, hold);
+  if (!until) return http_error(409, until.error().message);
+  return json_reply(200, {{"leaseId", found->name}, {"expiresAt", wall(*until)}});
+}
+
+// --- what people and dispatchers look at -------------------------------------------------------
+
+LeaseApi::Json::Answer LeaseApi::Json::classes() {
+  Object all = Object::array();
+  const auto& counts = arbiter().counts();
+  for (const core::TaskClass& one : arbiter().config().classes) {
+    const auto counted = counts.find(one.name);
+    all.push_back({{"taskType", one.name},
+                   {"priority", one.priority},
+                   {"tenantPriority", core::tenant_priority(one.priority)},
+                   {"maxWaitMs", milliseconds(one.max_wait)},
+                   {"holdMaxMs", milliseconds(one.hold_max)},
+                   {"busy", core::name_of(one.busy)},
+                   {"pressure", core::name_of(one.pressure)},
+                   {"slots", one.slots ? Object(*one.slots) : Object(nullptr)},
+                   {"counts", counts_of(counted == counts.end() ? core::LeaseCounts{}
+                                                                : counted->second)}});
+  }
+  return json_reply(200, {{"classes", all}});
+}
+
+Object LeaseApi::Json::view_of(GpuId gpu) const {
+  Object shown{{"gpu", index_of(gpu)}, {"gpuKey", key_of(gpu)}};
+  const auto view = arbiter().gpu(gpu, now());
+  if (!view) return shown;
+  const auto optional = [](const auto& value) { return value ? Object(*value) : Object(nullptr); };
+  shown["gpu_admission_state"] = core::name_of(view->state);
+  shown["gpu_usage"] = optional(view->usage);
+  shown["gpu_usage_cache_age_ms"] =
+      view->age ? Object(milliseconds(*view->age)) : Object(nullptr);
+  shown["gpu_queue_len"] = view->waiting;
+  shown["active_leases"] = view->active;
+  shown["lease_slots"] = arbiter().config().slots;
+  shown["high_water"] = view->marks.high;
+  shown["low_water"] = view->marks.low;
+  shown["raised_until"] = view->raised_until ? Object(wall(*view->raised_until)) : Object(nullptr);
+  return shown;
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::status() {
+  Object gpus = Object::array();
+  for (const auto& [id, gpu] : api.world_.broker.gpus()) gpus.push_back(view_of(id));
+  Object classes = Object::object();
+  for (const auto& [name, counts] : arbiter().counts()) classes[name] = counts_of(counts);
+  return json_reply(200, {{"time", wall(now())}, {"gpus", gpus}, {"classes", classes}});
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::config() {
+  return json_reply(200, usage_config(api.world_.settings));
+}
+
+LeaseApi::Json::Answer LeaseApi::Json::change() {
+  if (!is_admin()) return http_error(403, "only an administrator changes the configuration");
+  const auto read = body();
+  if (!read) return http_error(400, read.error().message);
+  const auto texts = settings_in(*read);
+  if (!texts) return http_error(400, texts.error().message);
+  if (const auto done = api.world_.change(*texts); !done) {
+    return http_error(400, done.error().message);
+  }
+  return config();
+}
+
+// --- the paths ---------------------------------------------------------------------------------
+
+struct LeaseApi::Route {
+  std::string_view method;
+  std::string_view path;  // "*" stands for one word
+  Json::Answer (Json::*answer)();
+};
+
+const std::vector<LeaseApi::Route>& LeaseApi::routes() {
+  static const std::vector<Route> all{
+      {"POST", "/v1/leases", &Json::ask_somewhere},
+      {"POST", "/v1/gpus/*/leases", &Json::ask_there},
+      {"GET", "/v1/leases", &Json::list},
+      {"GET", "/v1/leases/*", &Json::look},
+      {"DELETE", "/v1/leases/*", &Json::release},
+      {"POST", "/v1/leases/*/renew", &Json::renew},
+      {"GET", "/v1/classes", &Json::classes},
+      {"GET", "/v1/status", &Json::status},
+      {"GET", "/v1/config", &Json::config},
+      {"PATCH", "/v1/config", &Json::change},
+  };
+  return all;
+}
+
+namespace {
+
+// The words for which "*" stands; nothing when the path is another one.
+std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
+  std::vector<std::string> words;
+  while (!pattern.empty() || !path.empty()) {
+    if (!pattern.starts_with('/') || !path.starts_with('/')) return std::nullopt;
+    pattern.remove_prefix(1);
+    path.remove_prefix(1);
+    const std::string_view wanted = pattern.substr(0, pattern.find('/'));
+    const std::string_view word = path.substr(0, path.find('/'));
+    if (wanted == "*" && !word.empty()) {
+      words.emplace_back(word);
+    } else if (wanted != word) {
+      return std::nullopt;
+    }
+    pattern.remove_prefix(wanted.size());
+    path.remove_prefix(word.size());
+  }
+  return words;
+}
+
+}  // namespace
+
+LeaseApi::LeaseApi(Leases& leases, World world) : leases_(leases), world_(std::move(world)) {
+  leases_.on_answer([this](const LeaseRecord& lease, const core::Answer& answer) {
+    const auto at = calls_.find(lease.id);
+    if (at == calls_.end()) return;
+    const HttpCall call = at->second;
+    calls_.erase(at);
+    waiting_.erase(call);
+    const HttpRequest none;
+    if (reply_) {
+      reply_(call, lease_reply(answer, Json{*this, call, none}.answer_of(lease, answer)));
+    }
+  });
+}
+
+std::optional<HttpReply> LeaseApi::handle(HttpCall call, const HttpRequest& request) {
+  std::string allowed;
+  for (const Route& route : routes()) {
+    auto words = match(route.path, request.path);
+    if (!words) continue;
+    if (route.method == request.method) {
+      return (Json{*this, call, request, std::move(*words)}.*route.answer)();
+    }
+    allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+  }
+  if (allowed.empty()) return http_error(404, "there is nothing at this path");
+  HttpReply refused = http_error(405, "this path takes " + allowed);
+  refused.headers.emplace_back("Allow", allowed);
+  return refused;
+}
+
+void LeaseApi::gone(HttpCall call) {
+  const auto at = waiting_.find(call);
+  if (at == waiting_.end()) return;
+  const LeaseId lease = at->second;
+  waiting_.erase(at);
+  calls_.erase(lease);
+  leases_.release(lease);
+}
+
+}  // namespace nvshare::daemon

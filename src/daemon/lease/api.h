@@ -1,0 +1,57 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/broker/broker.h"
+#include "daemon/http/http_server.h"
+#include "daemon/lease/leases.h"
+#include "daemon/settings.h"
+
+namespace nvshare::daemon {
+
+// The HTTP requests of services and of the dispatcher; docs/arbiter.md has them. All that is handed
+// in outlives it.
+class LeaseApi {
+ public:
+  // Takes a change of settings whole or not at all.
+  using Change = std::function<Result<void>(const SettingTexts&)>;
+  using WallClock = std::function<std::int64_t()>;  // in milliseconds since 1970
+  using Reply = std::function<void(HttpCall, const HttpReply&)>;
+  using UserOf = std::function<std::optional<std::uint32_t>(int pid)>;
+
+  struct World {
+    const Broker& broker;
+    const Settings& settings;
+    Leases::Now now;
+    Change change;
+    UserOf user_of;
+    WallClock wall_clock;
+    std::uint32_t own_uid = 0;  // of the scheduler: an administrator beside root
+  };
+
+  LeaseApi(Leases& leases, World world);
+
+  // Where answers go to calls that have waited.
+  void set_reply(Reply reply) { reply_ = std::move(reply); }
+  // Nothing: the call waits.
+  std::optional<HttpReply> handle(HttpCall call, const HttpRequest& request);
+  // The caller no longer waits.
+  void gone(HttpCall call);
+
+ private:
+  struct Json;  // keeps the JSON library out of this header
+  struct Route;
+  static const std::vector<Route>& routes();
+
+  Leases& leases_;
+  World world_;
+  Reply reply_;
+  std::map<HttpCall, LeaseId> waiting_;
+  std::map<LeaseId, HttpCall> calls_;
+};
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,143 @@
+#include "daemon/lease/leases.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <array>
+#include <cstdint>
+#include <ranges>
+
+namespace nvshare::daemon {
+namespace {
+
+// 128 bits of the kernel's randomness, in hexadecimal digits. Empty when there is none.
+std::string random_name() {
+  std::array<std::uint64_t, 2> bits{};
+  if (getrandom(bits.data(), sizeof bits, 0) != sizeof bits) return "";
+  return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
+}
+
+}  // namespace
+
+Leases::Leases(const core::ArbiterConfig& config, Now now, Reactor& reactor,
+               const Processes& processes, Log& log)
+    : now_(std::move(now)),
+      log_(log),
+      arbiter_(config),
+      owners_(reactor, processes, [this](int pid) { owner_ended(pid); }) {}
+
+void Leases::set_config(const core::ArbiterConfig& config) {
+  if (config != arbiter_.config()) spread(arbiter_.set_config(config, now_()));
+}
+
+void Leases::take_sample(GpuId gpu, const core::UsageSample& sample) {
+  spread(arbiter_.take_sample(gpu, sample, now_()));
+}
+
+Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
+  LeaseRecord record{LeaseId{++last_}, random_name(), std::move(ask)};
+  record.ask.request.lease = record.id;
+  if (record.name.empty()) return Error{"the kernel has no random numbers now; ask again"};
+  const int owner = record.ask.owner;
+  if (owner != 0 && !owners_.add(owner)) return Error{fmt::format("process {} is gone", owner)};
+  const auto answers = arbiter_.ask(record.ask.request, now_());
+  if (!answers) {
+    if (owner != 0) owners_.remove(owner);
+    return answers.error();
+  }
+  Asked asked{record, std::nullopt};
+  for (const core::Answer& answer : *answers) {
+    if (answer.lease == record.id) asked.answer = answer;
+  }
+  if (owner != 0) by_owner_.emplace(owner, record.id);
+  by_name_.emplace(record.name, record.id);
+  records_.emplace(record.id, std::move(record));
+  spread(*answers);
+  return asked;
+}
+
+// Each answer ends a wait or a lease. A lease that was granted to a request that did not wait is
+// told by ask().
+void Leases::spread(const core::Answers& answers) {
+  for (const core::Answer& answer : answers) {
+    const auto at = records_.find(answer.lease);
+    if (at == records_.end()) continue;
+    const LeaseRecord record = at->second;
+    if (answer.outcome == core::Outcome::Revoked) {
+      log_.warn("lease_revoked", {{"class", record.ask.request.task_class},
+                                  {"pid", record.ask.owner},
+                                  {"reason", core::name_of(answer.reason)}});
+      keep_past(record, core::name_of(answer.reason));
+    }
+    if (answer.outcome != core::Outcome::Acquired) forget(answer.lease);
+    if (on_answer_ && answer.outcome != core::Outcome::Revoked) on_answer_(record, answer);
+  }
+}
+
+void Leases::release(LeaseId lease) {
+  const auto answers = arbiter_.release(lease, now_());
+  forget(lease);
+  if (answers) spread(*answers);
+}
+
+Result<Time> Leases::renew(LeaseId lease, std::optional<Duration> hold) {
+  return arbiter_.renew(lease, hold, now_());
+}
+
+void Leases::owner_ended(int pid) {
+  std::vector<LeaseId> theirs;
+  const auto [from, to] = by_owner_.equal_range(pid);
+  for (auto at = from; at != to; ++at) theirs.push_back(at->second);
+  for (const LeaseId lease : theirs) {
+    const LeaseRecord* record = find(lease);
+    if (record == nullptr) continue;
+    keep_past(*record, "OWNER_GONE");
+    release(lease);
+  }
+}
+
+void Leases::forget(LeaseId lease) {
+  const auto at = records_.find(lease);
+  if (at == records_.end()) return;
+  by_name_.erase(at->second.name);
+  if (const int owner = at->second.ask.owner; owner != 0) {
+    const auto [from, to] = by_owner_.equal_range(owner);
+    for (auto one = from; one != to; ++one) {
+      if (one->second != lease) continue;
+      by_owner_.erase(one);
+      break;
+    }
+    owners_.remove(owner);
+  }
+  records_.erase(at);
+}
+
+void Leases::keep_past(const LeaseRecord& record, std::string_view reason) {
+  past_.push_back({record.name, record.ask.uid, reason});
+  if (past_.size() > kMostPast) past_.pop_front();
+}
+
+const LeaseRecord* Leases::find(LeaseId lease) const {
+  const auto at = records_.find(lease);
+  return at == records_.end() ? nullptr : &at->second;
+}
+
+const LeaseRecord* Leases::find(const std::string& name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : find(at->second);
+}
+
+const PastLease* Leases::find_past(const std::string& name) const {
+  for (const PastLease& one : std::views::reverse(past_)) {
+    if (one.name == name) return &one;
+  }
+  return nullptr;
+}
+
+std::optional<Time> Leases::end_of_turn() {
+  const auto due = arbiter_.next_wakeup();
+  if (due && *due <= now_()) spread(arbiter_.tick(now_()));
+  return arbiter_.next_wakeup();
+}
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/arbiter/arbiter.h"
+#include "daemon/lease/owner_watch.h"
+#include "daemon/log.h"
+#include "daemon/serve/reactor.h"
+
+namespace nvshare::daemon {
+
+using core::GpuId;
+using core::LeaseId;
+
+// What a service asks for, and for whom.
+struct LeaseAsk {
+  core::LeaseRequest request;  // its lease's number is given here
+  std::optional<std::uint32_t> uid{};
+  int owner = 0;  // the process with which the lease ends; 0: none
+  std::string trace{};
+};
+
+struct LeaseRecord {
+  LeaseId id;
+  std::string name;  // cannot be guessed
+  LeaseAsk ask;
+};
+
+// A lease that was taken away: its holder is told so when it asks.
+struct PastLease {
+  std::string name;
+  std::optional<std::uint32_t> uid;
+  std::string_view reason;
+};
+
+// The arbiter with names, owners and time. The arbiter decides; here answers find their way.
+class Leases {
+ public:
+  // An answer to a request that has waited.
+  using OnAnswer = std::function<void(const LeaseRecord&, const core::Answer&)>;
+
+  using Now = std::function<Time()>;
+
+  // The reactor tells when owners end.
+  Leases(const core::ArbiterConfig& config, Now now, Reactor& reactor, const Processes& processes,
+         Log& log);
+
+  void on_answer(OnAnswer call) { on_answer_ = std::move(call); }
+  void add_gpu(GpuId gpu) { arbiter_.add_gpu(gpu); }
+  void set_config(const core::ArbiterConfig& config);
+  void take_sample(GpuId gpu, const core::UsageSample& sample);
+
+  // The lease, with the answer unless the request waits. An error for a request that makes no
+  // sense, or whose owner is gone.
+  struct Asked {
+    LeaseRecord lease;
+    std::optional<core::Answer> answer;
+  };
+  Result<Asked> ask(LeaseAsk ask);
+  // Gives the lease back, or withdraws the request.
+  void release(LeaseId lease);
+  Result<Time> renew(LeaseId lease, std::optional<Duration> hold);
+
+  const LeaseRecord* find(const std::string& name) const;
+  const LeaseRecord* find(LeaseId lease) const;
+  const PastLease* find_past(const std::string& name) const;
+  const core::Arbiter& arbiter() const { return arbiter_; }
+  bool empty() const { return records_.empty(); }
+
+  // What is due now; when to be called again.
+  std::optional<Time> end_of_turn();
+  // About once a second.
+  void look() { owners_.look(); }
+
+  static constexpr std::size_t kMostPast = 4096;
+
+ private:
+  void spread(const core::Answers& answers);
+  void owner_ended(int pid);
+  void forget(LeaseId lease);
+  void keep_past(const LeaseRecord& record, std::string_view reason);
+
+  Now now_;
+  Log& log_;
+  core::Arbiter arbiter_;
+  OwnerWatch owners_;
+  OnAnswer on_answer_;
+  std::unordered_map<LeaseId, LeaseRecord> records_;
+  std::unordered_map<std::string, LeaseId> by_name_;
+  std::multimap<int, LeaseId> by_owner_;
+  std::deque<PastLease> past_;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "base/unique_fd.h"
+#include "daemon/serve/identity.h"
+#include "daemon/serve/reactor.h"
+
+namespace nvshare::daemon {
+
+// Tells when processes that own leases end. Each process is watched once, however many leases it
+// has.
+class OwnerWatch {
+ public:
+  using Ended = std::function<void(int pid)>;
+
+  OwnerWatch(Reactor& reactor, const Processes& processes, Ended ended)
+      : reactor_(reactor), processes_(processes), ended_(std::move(ended)) {}
+  ~OwnerWatch();
+  OwnerWatch(const OwnerWatch&) = delete;
+  OwnerWatch& operator=(const OwnerWatch&) = delete;
+
+  // False: there is no such process.
+  bool add(int pid);
+  void remove(int pid);
+  // About once a second: for kernels that do not tell by themselves.
+  void look();
+
+ private:
+  struct Watched {
+    int leases = 0;
+    ProcessKey key;
+    UniqueFd process;  // none where the kernel has no such descriptors
+  };
+  void ended(int pid);
+
+  Reactor& reactor_;
+  const Processes& processes_;
+  Ended ended_;
+  std::map<int, Watched> watched_;
+};
+
+}  // namespace nvshare::daemon

@@ -1,0 +1,68 @@
+#include "daemon/lease/service.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "daemon/serve/control_server.h"
+
+namespace nvshare::daemon {
+namespace {
+
+std::int64_t wall_clock() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+}  // namespace
+
+LeaseService::LeaseService(Reactor& reactor, const Broker& broker, const Settings& settings,
+                           const Processes& processes, Log& log, LeaseApi::Change change)
+    : reactor_(reactor),
+      broker_(broker),
+      settings_(settings),
+      log_(log),
+      leases_(
+          settings.arbiter, [&reactor] { return reactor.now(); }, reactor, processes, log),
+      api_(leases_, {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
+                     [&processes](int pid) { return processes.user_of(pid); }, wall_clock,
+                     geteuid()}) {}
+
+void LeaseService::serve(const std::string& unix_socket, bool is_private) {
+  auto http = HttpServer::start(
+      reactor_, log_,
+      [this](HttpCall call, const HttpRequest& request) { return api_.handle(call, request); },
+      [this](HttpCall call) { api_.gone(call); });
+  if (!http) {
+    log_.warn("no_http", {{"reason", http.error().message}, {"effect", "nobody gets leases"}});
+    return;
+  }
+  http_ = std::move(*http);
+  api_.set_reply([this](HttpCall call, const HttpReply& reply) { http_->reply(call, reply); });
+  const auto listen = [&](const std::string& where, Result<UniqueFd> socket) {
+    const auto served = socket ? http_->listen(std::move(*socket)) : Result<void>(socket.error());
+    if (served) return log_.info("http", {{"listens", where}});
+    log_.error("no_http", {{"at", where}, {"reason", served.error().message}});
+  };
+  listen(unix_socket, listen_for_streams(unix_socket, is_private ? 0600 : 0666));
+  const std::string& address = settings_.http_listen;
+  if (!is_private && address != "off") listen(address, listen_on_loopback(address));
+}
+
+void LeaseService::follow_gpus() {
+  if (broker_.gpus().size() == gpus_) return;
+  for (const auto& [id, gpu] : broker_.gpus()) leases_.add_gpu(id);
+  gpus_ = broker_.gpus().size();
+}
+
+std::optional<Time> LeaseService::end_of_turn() {
+  std::optional<Time> next = leases_.end_of_turn();
+  // After the leases: their answers go out in this turn.
+  const auto due = http_ ? http_->end_of_turn() : std::nullopt;
+  if (due && (!next || *due < *next)) next = due;
+  return next;
+}
+
+}  // namespace nvshare::daemon

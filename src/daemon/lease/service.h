@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "daemon/http/http_server.h"
+#include "daemon/lease/api.h"
+#include "daemon/lease/leases.h"
+
+namespace nvshare::daemon {
+
+// Leases over HTTP: the arbiter, its requests and the sockets. All that is handed in outlives it.
+class LeaseService {
+ public:
+  LeaseService(Reactor& reactor, const Broker& broker, const Settings& settings,
+               const Processes& processes, Log& log, LeaseApi::Change change);
+
+  // Listens at the Unix socket. A system scheduler also listens where the settings say. Without
+  // HTTP in this build, or without the port, the rest of the scheduler goes on: that is logged.
+  void serve(const std::string& unix_socket, bool is_private);
+
+  Leases& leases() { return leases_; }
+  // Leases or requests are there.
+  bool busy() const { return !leases_.empty(); }
+  // GPUs that the broker has found since.
+  void follow_gpus();
+  void follow_settings() { leases_.set_config(settings_.arbiter); }
+  std::optional<Time> end_of_turn();
+  // About once a second.
+  void look() { leases_.look(); }
+
+ private:
+  Reactor& reactor_;
+  const Broker& broker_;
+  const Settings& settings_;
+  Log& log_;
+  Leases leases_;
+  LeaseApi api_;
+  std::unique_ptr<HttpServer> http_;
+  std::size_t gpus_ = 0;
+};
+
+}  // namespace nvshare::daemon
