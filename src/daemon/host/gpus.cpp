@@ -162,6 +162,14 @@ Bytes resident_on(const Broker& broker, GpuId gpu) {
   return sum;
 }
 
+Duration billed_on(const Broker& broker, GpuId gpu) {
+  Duration billed{};
+  for (const core::ShareView& share : broker.core().snapshot().shares) {
+    if (share.gpu == gpu && !share.is_part) billed += share.billed;
+  }
+  return billed;
+}
+
 bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
   const GpuRecord& record = broker.gpus().at(gpu);
   const bool quiet =
@@ -209,15 +217,11 @@ const MeterCheck* GpuMonitor::meter_check(GpuId gpu) const {
 
 void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients,
                              Time now) {
-  Duration billed{};
-  for (const core::ShareView& share : broker_.core().snapshot().shares) {
-    if (share.gpu == id && !share.is_part) billed += share.billed;
-  }
   int seen = 0;
   for (const auto& [pid, percent] : sample.busy) seen += clients.contains(pid) ? percent : 0;
   // Without a process that is busy NVML may not know any at all.
   if (sample.busy.empty() && !meters_.contains(id)) return;
-  meters_[id].add(billed, std::min(seen, 100), now);
+  meters_[id].add(billed_on(broker_, id), std::min(seen, 100), now);
 }
 
 void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {

@@ -100,6 +100,9 @@ class OverheadEstimate {
 // they have is not taken for true: a claim would hide what others hold.
 Bytes resident_on(const Broker& broker, GpuId gpu);
 
+// What all clients of the GPU were billed together. The bill of a part is in its parent's already.
+Duration billed_on(const Broker& broker, GpuId gpu);
+
 // While memory moves, what was used a moment ago and what is there now do not belong together: a
 // reading that was taken then would be wrong by all that has moved.
 class MoveWatch {
