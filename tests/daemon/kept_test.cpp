@@ -163,6 +163,27 @@ TEST(SchedulerRestart, AStateThatCannotBeWrittenIsToldAndAllGoesOn) {
   EXPECT_TRUE(program.hello());
 }
 
+TEST(SchedulerLimits, AMemoryLimitOfTheVariableIsToldAsSuch) {
+  SchedulerProcess scheduler;
+  TestProgram run(scheduler);
+  ASSERT_TRUE(run.run_begin("train", 40, kGi, wire::kMemoryOfVariable));
+  const auto sources = [&] { return tenant(scheduler, "train")["limits_from"]; };
+  const json begun = {{"cores", "run"}, {"memory", "variable"}, {"priority", "run"}};
+  EXPECT_EQ(sources(), begun);
+  EXPECT_EQ(scheduler.ask({{"op", "why"}, {"name", "train"}})["limits_from"], begun);
+  const auto limit = [&](json request) {
+    request.update({{"op", "limit"}, {"name", "train"}});
+    return scheduler.ask(request)["tenant"]["limits_from"]["memory"];
+  };
+  EXPECT_EQ(limit({{"memory", 2 * kGi}}), "limit");
+  EXPECT_EQ(limit({{"reset", true}}), "variable") << "holds again";
+  kill_and_restart(scheduler);
+  EXPECT_EQ(sources(), begun);
+  TestProgram program(scheduler);
+  ASSERT_TRUE(program.hello());
+  EXPECT_EQ(program.page()->scheduler.memory_limit, kGi);
+}
+
 TEST(SchedulerLimits, AResetIsTakenWhereTheParentWasLowered) {
   SchedulerProcess scheduler;
   TestProgram run(scheduler);
