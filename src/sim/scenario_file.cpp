@@ -59,9 +59,14 @@ class Tree {
   void add(TableReader& table, const Spec& spec, std::string_view kind) {
     const Level* parent = parent_of(table, spec.part_of);
     check_limits(table, spec.limits, parent);
+    const int depth = parent == nullptr ? 1 : parent->depth + 1;
+    if (depth == core::kDeepestTenant + 1) {
+      table.problem("part_of", fmt::format("tenants are in one another {} deep at most",
+                                           core::kDeepestTenant));
+    }
     if (spec.name.empty()) return;
     Level& level =
-        levels_.try_emplace(spec.name, Level{spec.name, spec.limits, parent}).first->second;
+        levels_.try_emplace(spec.name, Level{spec.name, spec.limits, parent, depth}).first->second;
     if (++level.times == 2) {
       table.problem("name", fmt::format("there is another {} '{}'", kind, spec.name));
     }
@@ -72,6 +77,7 @@ class Tree {
     std::string name;
     core::Limits limits;
     const Level* parent = nullptr;
+    int depth = 1;
     int times = 0;
   };
 

@@ -1,5 +1,6 @@
 #include "sim/scenario_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -215,6 +216,18 @@ TEST(ParseScenario, ReportsParentsInACircle) {
                 "s.toml:3:11: tenant.part_of: there is no tenant 'two' before it",
                 "s.toml:9:11: client.part_of: there is no tenant 'A' before it",
             }));
+}
+
+TEST(ParseScenario, ReportsPartsThatAreTooDeep) {
+  std::string tree = "[[tenant]]\nname = \"1\"\n";
+  for (int i = 2; i < core::kDeepestTenant; ++i) {
+    tree += fmt::format("[[tenant]]\nname = \"{}\"\npart_of = \"{}\"\n", i, i - 1);
+  }
+  good(tree + "[[client]]\nname = \"A\"\npart_of = \"7\"\n");
+  tree += "[[tenant]]\nname = \"8\"\npart_of = \"7\"\n";
+  EXPECT_EQ(errors_of(tree + "[[client]]\nname = \"A\"\npart_of = \"8\"\n"
+                             "[[client]]\nname = \"B\"\npart_of = \"A\"\n"),
+            (Lines{"s.toml:26:11: client.part_of: tenants are in one another 8 deep at most"}));
 }
 
 TEST(ParseScenario, ReportsPartsAboveTheirParents) {
