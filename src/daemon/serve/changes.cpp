@@ -47,7 +47,7 @@ const TenantRecord* Changes::find(const std::string& name) const {
   return user ? broker_.find_tenant(user->name) : nullptr;
 }
 
-// A run may be called as its user likes: a limit that is meant for a user must not end there.
+// A run may be called as its user likes: a command that is meant for a user must not end there.
 Result<void> Changes::check_unique(const std::string& name) const {
   const TenantRecord* found = broker_.find_tenant(name);
   if (found == nullptr || found->is.kind != TenantKind::Run) return {};

@@ -33,7 +33,7 @@ class Changes {
   // The tenant of that name, where a user has two: "user-1000" and the user's own. A run has a
   // second one as well: "user-1000/train". Null: there is none now.
   const TenantRecord* find(const std::string& name) const;
-  // Whether a run and a user are called so: a person who changes one must say which.
+  // An error where a run and a user are called so: the person must say which.
   Result<void> check_unique(const std::string& name) const;
   // The tenant of a user that need not have a process. An error when the name is no user's.
   Result<TenantId> make_user(const std::string& name, Time now);
