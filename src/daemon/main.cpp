@@ -355,7 +355,7 @@ std::optional<Time> Scheduler::end_of_turn() {
     arena_->refresh(broker_.places().given(), broker_.places().brought());
     broker_.sample(now);
     programs_.look_after_runs();
-    changes_.look(now);
+    changes_.look(now, [this] { return processes_.boxes(); });
     next_sample_ = now + kSamplePeriod;
   }
   Time next = next_sample_;

@@ -27,8 +27,8 @@ class Changes {
   // Puts in force what a scheduler before this one has kept. Before programs connect; runs come
   // with ProgramServer::restore_runs().
   void restore(Time now);
-  // About once a second: forgets what is kept about tenants that are gone.
-  void look(Time now);
+  // About once a second: forgets what is kept about tenants that are gone (Kept::look).
+  void look(Time now, const Kept::Boxes& boxes);
 
   // The tenant of that name, where a user has two: "user-1000" and the user's own. A run has a
   // second one as well: "user-1000/train". Null: there is none now.

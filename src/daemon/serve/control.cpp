@@ -411,7 +411,7 @@ struct Control::Json {
             {"declared", true},
             {"limits", limits(will_be.limits)},
             {"limits_from", sources(will_be.from)},
-            {"expires", expires ? json(Declared::kLasts) : json(nullptr)},
+            {"expires", expires ? json(Declared::kPromised) : json(nullptr)},
             {"kept", kept}};
   }
 

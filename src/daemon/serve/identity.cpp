@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 #include "base/unique_fd.h"
@@ -125,6 +126,27 @@ Result<std::vector<TenantName>> Processes::tenants_of(int pid, std::uint32_t uid
     return Error{fmt::format("the scheduler cannot tell in which container process {} is", pid)};
   }
   return tenants_in(cgroup.value_or(""), uid);
+}
+
+std::optional<std::set<std::string>> Processes::boxes() const {
+  std::set<std::string> texts;  // processes of one cgroup have the same
+  std::error_code failed;
+  std::filesystem::directory_iterator at(proc_, failed);
+  for (; !failed && at != std::filesystem::directory_iterator(); at.increment(failed)) {
+    const std::string name = at->path().filename();
+    int pid = 0;
+    const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (wrong != std::errc{} || end != name.data() + name.size()) continue;
+    if (auto text = read(pid, "cgroup")) texts.insert(std::move(*text));
+  }
+  if (failed) return std::nullopt;
+  std::set<std::string> names;
+  for (const std::string& text : texts) {
+    const FoundInCgroup found = found_in_cgroup(text, ownership_.is_of_a_user);
+    if (found.pod) names.insert(pod_tenant(*found.pod).name);
+    if (found.container) names.insert(container_tenant(*found.container).name);
+  }
+  return names;
 }
 
 std::string Processes::home_of(int pid, std::uint32_t uid) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,9 @@ class Processes {
   Result<std::vector<TenantName>> tenants_of(int pid, std::uint32_t uid) const;
   // The same for a process with this text in /proc/PID/cgroup.
   std::vector<TenantName> tenants_in(std::string_view cgroup, std::uint32_t uid) const;
+  // The names of the pods and containers of all processes; nothing when that cannot be told. Reads
+  // one file for each process of the machine.
+  std::optional<std::set<std::string>> boxes() const;
   // What only programs have in common that may read each other's memory: the user, the container,
   // and the namespaces of users and processes. Empty when the kernel does not say.
   std::string home_of(int pid, std::uint32_t uid) const;

@@ -121,6 +121,15 @@ TEST_F(Table, TenantsAroundAProcessNest) {
   EXPECT_EQ(names_of(all.tenants_of(20, 7)), "user-1000") << "a number that was given to that user";
 }
 
+TEST_F(Table, PodsAndContainersAreThereWithAnyProcess) {
+  const std::string pod = "0b1d2c3a-1111-2222-3333-444455556666";
+  process(50, 1, "/kubepods/pod" + pod + "/" + std::string(64, 'a'));
+  std::filesystem::create_directory(folder_of(51));  // ends at this moment
+  const std::set<std::string> all{"container-0123456789ab", "container-aaaaaaaaaaaa", "pod-" + pod};
+  EXPECT_EQ(table.boxes(), all);
+  EXPECT_FALSE(Processes("/nowhere").boxes());
+}
+
 TEST_F(Table, ProcessesHaveNames) {
   EXPECT_EQ(table.name_of(20), "pro?gram");
   EXPECT_EQ(table.name_of(77), "?");
