@@ -101,7 +101,8 @@ Result<std::optional<TenantId>> Processes::run_above(int pid, const RunAt& run_a
   return Error{fmt::format("more than {} processes are above process {}", kDeepest, first)};
 }
 
-std::vector<TenantName> Processes::tenants_in(std::string_view cgroup, std::uint32_t uid) const {
+Result<std::vector<TenantName>> Processes::tenants_in(std::string_view cgroup,
+                                                      std::uint32_t uid) const {
   std::vector<TenantName> levels;
   const std::string group = group_in_cgroup(cgroup).value_or("");
   const std::string* declared = nullptr;
@@ -113,9 +114,10 @@ std::vector<TenantName> Processes::tenants_in(std::string_view cgroup, std::uint
   const FoundInCgroup found = found_in_cgroup(cgroup, ownership_.is_of_a_user);
   if (found.pod) levels.push_back(pod_tenant(*found.pod, uid));
   if (found.container) levels.push_back(container_tenant(*found.container, uid));
-  if (levels.empty()) {
-    levels.push_back(user_tenant(ownership_.user_of ? ownership_.user_of(uid) : uid));
-  }
+  if (!levels.empty()) return levels;
+  const Result<std::uint32_t> user = ownership_.user_of ? ownership_.user_of(uid) : uid;
+  if (!user) return user.error();
+  levels.push_back(user_tenant(*user));
   return levels;
 }
 
@@ -126,6 +128,16 @@ Result<std::vector<TenantName>> Processes::tenants_of(int pid, std::uint32_t uid
     return Error{fmt::format("the scheduler cannot tell in which container process {} is", pid)};
   }
   return tenants_in(cgroup.value_or(""), uid);
+}
+
+// Without the parent the run would leave the limits of its user.
+Result<std::vector<TenantName>> Processes::tenants_around(int pid, const std::string& group,
+                                                          std::uint32_t uid,
+                                                          const std::string& parent) const {
+  auto levels = tenants_of(pid, uid);
+  if (!levels || (pid == 0 && !group.empty())) levels = tenants_in("0::" + group, uid);
+  const auto kept = levels ? std::nullopt : tenant_called(parent);
+  return kept ? std::vector{*kept} : levels;
 }
 
 std::optional<std::set<std::string>> Processes::boxes() const {
@@ -153,7 +165,9 @@ std::string Processes::home_of(int pid, std::uint32_t uid) const {
   const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
   if (!cgroup) return {};
   std::string home = std::to_string(uid);
-  for (const TenantName& level : tenants_in(*cgroup, uid)) home += "/" + level.name;
+  const auto levels = tenants_in(*cgroup, uid);
+  if (!levels) return {};
+  for (const TenantName& level : *levels) home += "/" + level.name;
   for (const char* name : {"user", "pid"}) {
     struct stat about {};
     const std::string path = fmt::format("{}/{}/ns/{}", proc_, pid, name);
