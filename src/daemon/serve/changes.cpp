@@ -47,7 +47,7 @@ const TenantRecord* Changes::find(const std::string& name) const {
   return user ? broker_.find_tenant(user->name) : nullptr;
 }
 
-// A run may be called as its user likes: a limit that is meant for a user must not end there.
+// A run may be called as its user likes: a command that is meant for a user must not end there.
 Result<void> Changes::check_unique(const std::string& name) const {
   const TenantRecord* found = broker_.find_tenant(name);
   if (found == nullptr || found->is.kind != TenantKind::Run) return {};
@@ -214,18 +214,18 @@ void Changes::restore(Time now) {
   }
 }
 
-void Changes::look(Time now) {
+void Changes::look(Time now, const Kept::Boxes& boxes) {
   const auto find = [this](const TenantName& name) -> const TenantRecord* {
     const TenantRecord* found = broker_.find_tenant(name.name);
     if (found == nullptr || found->is.kind != name.kind) return nullptr;
     return name.kind != TenantKind::Run || found->is.uid == name.uid ? found : nullptr;
   };
+  const auto busy = [&](const TenantName& name) {
+    const TenantRecord* found = find(name);
+    return found != nullptr && (!found->clients.empty() || !found->parts.empty());
+  };
   const auto gone =
-      kept_.look([&](const TenantName& name) { return find(name) != nullptr; },
-                 [&](const TenantName& name) {
-                   const TenantRecord* found = find(name);
-                   return found != nullptr && (!found->clients.empty() || !found->parts.empty());
-                 });
+      kept_.look([&](const TenantName& name) { return find(name) != nullptr; }, busy, boxes);
   for (const TenantName& name : gone) {
     const TenantRecord* tenant = find(name);
     if (tenant == nullptr) continue;

@@ -473,6 +473,23 @@ TEST_F(ControlTest, AContainerThatIsThereIsLimitedByItsLongId) {
   EXPECT_EQ(reset["tenant"]["cores"], 100);
 }
 
+TEST_F(ControlTest, ANameOfAUserAndARunIsRefusedByEveryCommand) {
+  const auto user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
+  ASSERT_TRUE(t.broker.begin_run({TenantKind::Run, "alice", 7}, {}, t.now, wire::Backend::Default,
+                                 false, user));
+  kept.set_limits(user_tenant(1000), {40, {}, {}});  // `why` can tell of an absent user
+  for (const char* op : {"limit", "pause", "sleep", "wake", "why", "trace"}) {
+    json request{{"op", op}, {"name", "alice"}};
+    if (op == std::string_view("limit")) request["cores"] = 40;
+    if (op == std::string_view("pause")) request["paused"] = true;
+    EXPECT_EQ(refused(request),
+              "'alice' is a user and a run: say user-1000 for the user, user-7/alice for the run")
+        << op;
+    request["name"] = "user-7/alice";
+    EXPECT_TRUE(ask(request)["ok"].get<bool>()) << op;
+  }
+}
+
 TEST_F(ControlTest, ALimitForAUserDoesNotEndAtARunOfThatName) {
   const auto user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
   ASSERT_TRUE(t.broker.begin_run({TenantKind::Run, "alice", 7}, {}, t.now, wire::Backend::Default,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,8 +31,9 @@ std::optional<std::uint64_t> start_in_stat(std::string_view text);
 // machine.
 struct Ownership {
   IsOfAUser is_of_a_user{};
-  // The user that a subordinate number belongs to; every other number is its own.
-  std::function<std::uint32_t(std::uint32_t uid)> user_of{};
+  // The user that a subordinate number belongs to; every other number is its own. An error when
+  // that cannot be told now.
+  std::function<Result<std::uint32_t>(std::uint32_t uid)> user_of{};
   std::vector<std::string> cgroups{};  // declared ones, by their paths: each is a tenant
 };
 
@@ -50,10 +52,18 @@ class Processes {
   std::optional<std::string> group_of(int pid) const;
   // The tenants of a process that is under no run, the outermost first: a declared cgroup, its pod
   // and its container; or else its user. At least one. An error for a process that lives and that
-  // cannot be read.
+  // cannot be read, or whose user cannot be told now.
   Result<std::vector<TenantName>> tenants_of(int pid, std::uint32_t uid) const;
   // The same for a process with this text in /proc/PID/cgroup.
-  std::vector<TenantName> tenants_in(std::string_view cgroup, std::uint32_t uid) const;
+  Result<std::vector<TenantName>> tenants_in(std::string_view cgroup, std::uint32_t uid) const;
+  // The same for a run that an earlier scheduler knew, by its process or (pid 0) by its group in
+  // the cgroup2 hierarchy. Where that cannot be told now, the parent that the run had.
+  Result<std::vector<TenantName>> tenants_around(int pid, const std::string& group,
+                                                 std::uint32_t uid,
+                                                 const std::string& parent) const;
+  // The names of the pods and containers of all processes; nothing when that cannot be told. Reads
+  // one file for each process of the machine.
+  std::optional<std::set<std::string>> boxes() const;
   // What only programs have in common that may read each other's memory: the user, the container,
   // and the namespaces of users and processes. Empty when the kernel does not say.
   std::string home_of(int pid, std::uint32_t uid) const;

@@ -110,7 +110,8 @@ void ProgramServer::take(UniqueFd socket) {
     if (has_ended(session)) return doom(session);
   }
   const auto levels = processes_.tenants_of(peer.pid, peer.uid);
-  if (!levels) return refuse(session, levels.error().message, wire::kRefusedForGood);
+  // Not for good: the next answer may be another, as of a user directory that was away.
+  if (!levels) return refuse(session, levels.error().message);
   const std::string& top = levels->front().name;
   count_for(session, top);
   if (programs_connected_ > settings_.max_clients) {

@@ -108,7 +108,7 @@ class ProgramServer final : public Outbox {
   void restore(const KeptRun& run);
   void end_restored(TenantId tenant);
   std::optional<TenantId> run_around(const KeptRun& run) const;
-  std::optional<TenantId> restored_parent(const KeptRun& run);
+  Result<std::optional<TenantId>> restored_parent(const KeptRun& run);
   void count_for(Session& session, const std::string& tenant);
   core::Limits limits_for_new(const TenantName& name) const;
   // The innermost of the tenants, the outermost first; those are made that are not there.

@@ -33,19 +33,20 @@ std::optional<TenantId> ProgramServer::run_around(const KeptRun& run) const {
 }
 
 // Parents come before their parts; a user, pod or container may have nothing but this run.
-std::optional<TenantId> ProgramServer::restored_parent(const KeptRun& run) {
-  if (run.parent.empty()) return std::nullopt;
-  if (const TenantRecord* known = broker_->find_tenant(run.parent)) return known->id;
+Result<std::optional<TenantId>> ProgramServer::restored_parent(const KeptRun& run) {
+  using Parent = std::optional<TenantId>;
+  if (run.parent.empty()) return Parent{};
+  if (const TenantRecord* known = broker_->find_tenant(run.parent)) return Parent{known->id};
   // A run that is gone leaves its parts to the run around it, or else to the tenants outside of
   // runs. Past the run around it they would leave the limits of that run.
   if (!is_schedulers_own(run.parent)) {
     if (const auto around = run_around(run)) return around;
   }
-  const auto levels = processes_.tenants_of(is_keeper(run) ? run.pid : 0, run.uid);
-  const bool by_group = !is_keeper(run) && !run.cgroup.empty();
-  const auto made = make_tenants(
-      by_group || !levels ? processes_.tenants_in("0::" + run.cgroup, run.uid) : *levels);
-  return made ? std::optional(*made) : std::nullopt;
+  const auto levels =
+      processes_.tenants_around(is_keeper(run) ? run.pid : 0, run.cgroup, run.uid, run.parent);
+  if (!levels) return levels.error();
+  const auto made = make_tenants(*levels);
+  return made ? Result<Parent>(*made) : Result<Parent>(made.error());
 }
 
 void ProgramServer::restore(const KeptRun& run) {
@@ -55,8 +56,10 @@ void ProgramServer::restore(const KeptRun& run) {
   if (!process && !is_populated(run.cgroup)) return;
   const TenantName name{TenantKind::Run, run.name, run.uid};
   const bool oversubscribes = (run.flags & wire::kOversubscribeSelf) != 0;
-  const auto tenant = broker_->begin_run(name, limits_for_new(name), reactor_.now(), run.backend,
-                                         oversubscribes, restored_parent(run));
+  const auto parent = restored_parent(run);
+  const auto tenant = parent ? broker_->begin_run(name, limits_for_new(name), reactor_.now(),
+                                                  run.backend, oversubscribes, *parent)
+                             : Result<TenantId>(parent.error());
   if (!tenant) {
     return log_.warn("run_not_restored", {{"run", run.name}, {"reason", tenant.error().message}});
   }
