@@ -256,6 +256,18 @@ TEST(BrokerTenants, WhoHasBeenAwayLongestMakesRoom) {
   EXPECT_NE(t.broker.find_tenant("user-4"), nullptr);
 }
 
+TEST(BrokerTenants, AParentStaysWhenItsPartNeedsRoom) {
+  TestBroker t;
+  for (std::size_t i = 1; i < Tenants::kMostTenants; ++i) t.tenant("t" + std::to_string(i));
+  const auto user = t.broker.tenant_for({TenantKind::User, "user-1000", 1000}, {}, t.now);
+  ASSERT_TRUE(user);
+  const TenantName run{TenantKind::Run, "train", 1000};
+  const auto refused = t.broker.begin_run(run, {}, t.now, wire::Backend::Default, false, *user);
+  ASSERT_FALSE(refused) << "every other tenant is in use";
+  EXPECT_EQ(refused.error().message, "the scheduler serves too many tenants");
+  EXPECT_NE(t.broker.find_tenant("user-1000"), nullptr);
+}
+
 // --- how they are watched ----------------------------------------------------------------------
 
 TEST(BrokerWatch, OnlyALoneUnlimitedClientIsFree) {

@@ -19,7 +19,7 @@ const TenantRecord* Tenants::find_tenant(std::string_view name) const {
 
 Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits& limits,
                                      std::optional<TenantId> parent, Time now) {
-  if (tenants_.size() >= kMostTenants && !make_room(now)) {
+  if (tenants_.size() >= kMostTenants && !make_room(now, parent)) {
     return Error{"the scheduler serves too many tenants"};
   }
   const TenantId id{next_tenant_};
@@ -137,10 +137,11 @@ bool Tenants::in_use(const TenantRecord& tenant, Time now) const {
 
 // Of the tenants that nobody uses now, the one that has been so longest goes, whatever it owes; but
 // none that somebody has limited or paused, for whoever makes many tenants would undo that.
-bool Tenants::make_room(Time now) {
+// The parent of the new tenant stays, because the new tenant would be a part of nothing.
+bool Tenants::make_room(Time now, std::optional<TenantId> parent) {
   const TenantRecord* oldest = nullptr;
   for (const auto& [id, tenant] : tenants_) {
-    if (!is_vacant(tenant) || tenant.kept || is_held(tenant)) continue;
+    if (id == parent || !is_vacant(tenant) || tenant.kept || is_held(tenant)) continue;
     if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
   }
   if (oldest == nullptr) return false;
