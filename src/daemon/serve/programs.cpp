@@ -20,19 +20,6 @@ namespace {
 constexpr int kAcceptsPerTurn = 32;
 constexpr int kPacketsPerTurn = 8;  // of one connection: nobody fills a turn alone
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-
-// The peer's process. Without the kernel's own word (Linux 6.5) the number may be another's by now.
-UniqueFd process_of(int socket, int pid) {
-  int process = -1;
-  socklen_t length = sizeof process;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &length) == 0)
-    return UniqueFd(process);
-  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
-
 }  // namespace
 
 ProgramServer::ProgramServer(Reactor& reactor, const Settings& settings, Kept& kept,
@@ -103,8 +90,10 @@ void ProgramServer::take(UniqueFd socket) {
   session.socket = std::move(socket);
   session.peer = {peer.pid, peer.uid};
   if (peer.pid > 0) {
-    session.process = process_of(session.socket.get(), peer.pid);
-    if (!session.process && errno == ESRCH) return doom(session);
+    auto held = processes_.hold_peer(session.socket.get(), peer.pid);
+    if (!held) return refuse(session, held.error().message);
+    if (held->gone) return doom(session);
+    session.process = std::move(held->descriptor);
     session.key = processes_.key_of(peer.pid);
     // What was read may be of another process, which has the number now.
     if (has_ended(session)) return doom(session);
