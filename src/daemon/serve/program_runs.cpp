@@ -316,6 +316,7 @@ bool ProgramServer::is_populated(const std::string& group) const {
 void ProgramServer::look_after_runs() {
   // Not for each program that connects: after a restart there may be many of both.
   if (groups_) std::erase_if(old_groups_, [&](const auto& one) { return groups_->remove(one); });
+  look_after_restored();
   std::set<TenantId> all;
   for (const auto& [run, group] : runs_.all()) all.insert(run);
   look_after(all);

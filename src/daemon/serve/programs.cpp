@@ -94,6 +94,7 @@ void ProgramServer::take(UniqueFd socket) {
     if (!held) return refuse(session, held.error().message);
     if (held->gone) return doom(session);
     session.process = std::move(held->descriptor);
+    if (!session.process) no_descriptor();
     session.key = processes_.key_of(peer.pid);
     // What was read may be of another process, which has the number now.
     if (has_ended(session)) return doom(session);
@@ -121,6 +122,15 @@ void ProgramServer::take(UniqueFd socket) {
     const auto at = sessions_.find(id);
     if (at != sessions_.end()) doom(at->second);
   });
+}
+
+// One line for all: on such a kernel it is so for each process.
+void ProgramServer::no_descriptor(const std::string& reason) {
+  if (std::exchange(told_of_descriptors_, true)) return;
+  log_.warn("no_pidfd", {{"reason", reason},
+                         {"effect",
+                          "the end of a process is noticed by its connection, the end of "
+                          "a kept run within a second"}});
 }
 
 void ProgramServer::doom(Session& session) {

@@ -71,8 +71,8 @@ class ProgramServer final : public Outbox {
   };
   // A run whose keeper has not come back yet.
   struct RestoredRun {
-    int pid = 0;
-    UniqueFd process;  // becomes readable when the keeper is gone
+    ProcessKey keeper;
+    UniqueFd process;  // becomes readable when the keeper is gone; none: look_after_restored()
   };
   struct Session {
     SessionId id = 0;
@@ -107,6 +107,8 @@ class ProgramServer final : public Outbox {
   bool is_keeper(const KeptRun& run) const;
   void restore(const KeptRun& run);
   void end_restored(TenantId tenant);
+  void look_after_restored();
+  void no_descriptor(const std::string& reason = "the kernel has none (pidfd_open)");
   std::optional<TenantId> run_around(const KeptRun& run) const;
   std::optional<TenantId> restored_parent(const KeptRun& run);
   void count_for(Session& session, const std::string& tenant);
@@ -157,7 +159,8 @@ class ProgramServer final : public Outbox {
   std::set<TenantId> ending_;         // their keepers have just gone: their processes follow
   Time look_closely_until_{};
   Time look_closely_next_{};
-  bool told_of_groups_ = false;  // that one could not be made
+  bool told_of_groups_ = false;       // that one could not be made
+  bool told_of_descriptors_ = false;  // that there is none for a process
   std::map<TenantId, RestoredRun> restored_;
   std::map<std::string, int> connections_;         // of programs, by the name of their top tenant
   int programs_connected_ = 0;                     // all of them; runs are not among them
