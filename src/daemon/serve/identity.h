@@ -67,6 +67,9 @@ class Processes {
   // The name the kernel has for it; "?" when it is gone.
   std::string name_of(int pid) const;
 
+  // Files that have been read, ever: each takes the kernel some microseconds.
+  std::uint64_t reads() const { return reads_; }
+
  private:
   struct Stat {
     int parent = 0;
@@ -78,6 +81,7 @@ class Processes {
   std::string proc_;
   Ownership ownership_;
   ProcessCalls calls_;
+  mutable std::uint64_t reads_ = 0;
 };
 
 }  // namespace nvshare::daemon

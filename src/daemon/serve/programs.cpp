@@ -148,6 +148,7 @@ void ProgramServer::close(SessionId id) {
   Session session = std::move(at->second);
   sessions_.erase(at);
   greeting_.erase({session.hello_due, id});
+  leave_look_again(session);
   count_for(session, "");
   if (session.client) {
     by_client_.erase(*session.client);
@@ -158,18 +159,21 @@ void ProgramServer::close(SessionId id) {
 }
 
 std::optional<Time> ProgramServer::end_of_turn() {
+  reads_.clear();
   while (!greeting_.empty() && greeting_.begin()->first <= reactor_.now()) {
     Session& silent = sessions_.at(greeting_.begin()->second);
     greeting_.erase(greeting_.begin());
     log_.warn("no_hello", {{"pid", silent.peer.pid}, {"uid", silent.peer.uid}});
     doom(silent);
   }
+  const std::optional<Time> look_again_due = look_again();
   while (!doomed_.empty()) {  // closing one can doom another
     const SessionId id = doomed_.back();
     doomed_.pop_back();
     close(id);
   }
   std::optional<Time> next = look_at_ending();
+  if (look_again_due) next = std::min(next.value_or(Time::max()), *look_again_due);
   if (!greeting_.empty()) next = std::min(next.value_or(Time::max()), greeting_.begin()->first);
   return next;
 }
@@ -182,6 +186,9 @@ void ProgramServer::read_some(SessionId id) {
     const auto at = sessions_.find(id);
     if (at == sessions_.end() || at->second.doomed) return;
     Session& session = at->second;
+    const bool is_new = !session.client && !session.run;
+    // The message stays in the socket, and the next turn comes at once.
+    if (is_new && reads_[session.counts_for] >= kReadsPerTurn) return;
     const int length = wire::receive(session.socket.get(), buffer, false);
     if (length == -EAGAIN) return;
     if (length == 0 || (length < 0 && length != -EMSGSIZE)) return doom(session);
@@ -191,14 +198,24 @@ void ProgramServer::read_some(SessionId id) {
       ipc_exports(session, *exports);
     } else if (session.client) {
       broker_->packet(*session.client, header, reactor_.now());
+    } else if (is_new) {
+      greet_and_count(session, header);
     } else {
-      greet(session, header);
+      return doom(session);  // a run has nothing more to say
     }
   }
 }
 
+// A first message costs a walk through the process table, and a run a cgroup as well: of one user
+// one run begins in a turn.
+void ProgramServer::greet_and_count(Session& session, const wire::Header* header) {
+  const std::string user = session.counts_for;
+  const std::uint64_t before = processes_.reads();
+  greet(session, header);
+  reads_[user] += session.run ? kReadsPerTurn : processes_.reads() - before;
+}
+
 void ProgramServer::greet(Session& session, const wire::Header* header) {
-  if (session.run) return doom(session);  // has nothing more to say
   greeting_.erase({session.hello_due, session.id});
   if (const auto* message = wire::as<wire::Hello>(header)) return hello(session, *message);
   if (const auto* message = wire::as<wire::RunBegin>(header)) {
@@ -242,6 +259,8 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   const auto greet = [&](wire::Welcome welcome) {
     session.client = ClientId{welcome.client};
     by_client_[*session.client] = session.id;
+    // A program above it may be one of those, and has told in which run it is.
+    if (!look_again_.empty()) look_again_later(session);
     if (broker_->tenants().at(*tenant).is.kind == TenantKind::Run && session.key) {
       runs_.joined(*tenant, *session.key);
       session.joined = true;
