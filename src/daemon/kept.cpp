@@ -74,10 +74,6 @@ void Kept::set_setting(const std::string& name, const std::string& value,
   changed_ = true;
 }
 
-void Kept::drop_setting(const std::string& name) {
-  changed_ = settings_.erase(name) > 0 || changed_;
-}
-
 void Kept::set_scheduling(bool on) {
   scheduling_ = on;
   changed_ = true;

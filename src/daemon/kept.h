@@ -50,7 +50,6 @@ class Kept {
   void set_scheduling(bool on);
   bool scheduling() const { return scheduling_; }
   const std::map<std::string, std::string>& settings() const { return settings_; }
-  void drop_setting(const std::string& name);
 
   // --- runs
   // A run begins, or has another keeper.

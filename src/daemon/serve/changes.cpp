@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "base/run_name.h"
@@ -188,17 +189,30 @@ Result<bool> Changes::set_scheduling(bool on, Time now) {
 
 // --- restarts ----------------------------------------------------------------------------------
 
-void Changes::restore(Time now) {
-  const auto settings = kept_.settings();  // one that is refused is dropped from the kept ones
-  for (const auto& [name, value] : settings) {
-    const Setting* setting = find_setting(name);
+// One setting can bound another, so each may have to wait until another one has changed.
+void Changes::restore_settings(Time now) {
+  auto left = kept_.settings();
+  std::map<std::string, std::string> reasons;
+  const auto fits = [&](const auto& kept) {
+    const Setting* setting = find_setting(kept.first);
     const Result<void> applied =
-        setting == nullptr ? Error{"there is none"} : apply_setting(*setting, value, now);
-    if (applied) continue;
-    log_.warn("setting_not_restored",
-              {{"name", name}, {"value", value}, {"reason", applied.error().message}});
-    kept_.drop_setting(name);
+        setting == nullptr ? Error{"there is none"} : apply_setting(*setting, kept.second, now);
+    if (!applied) reasons[kept.first] = applied.error().message;
+    return static_cast<bool>(applied);
+  };
+  while (std::erase_if(left, fits) > 0) {
   }
+  if (left.empty()) return;
+  std::string refused;
+  for (const auto& [name, value] : left) {
+    refused +=
+        fmt::format("{}{}={} ({})", refused.empty() ? "" : ", ", name, value, reasons.at(name));
+  }
+  log_.warn("settings_not_restored", {{"settings", refused}, {"effect", "they stay in the file"}});
+}
+
+void Changes::restore(Time now) {
+  restore_settings(now);
   if (!kept_.scheduling()) (void)broker_.set_scheduling(false, now);
   for (const LiveTenant& one : kept_.live()) {
     // A pod or container is a part of what its first process tells.

@@ -64,6 +64,8 @@ class Changes {
 
  private:
   std::optional<TenantName> user_named(const std::string& name) const;
+  // Settings that do not fit stay kept: they may fit the next version, or the next file.
+  void restore_settings(Time now);
   Result<void> apply_setting(const Setting& setting, const std::string& text, Time now);
   Result<void> apply_limits(const TenantRecord& tenant, Time now);
   void apply_all_limits(Time now);

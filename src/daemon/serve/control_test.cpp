@@ -544,17 +544,6 @@ TEST_F(ControlTest, WhatIsChangedIsKept) {
   EXPECT_FALSE(next.broker.scheduling());
 }
 
-TEST_F(ControlTest, AKeptSettingThatIsNoneAnyMoreIsDropped) {
-  State old;
-  old.settings = {{"trun", "9ms"}, {"turn", "9h"}, {"policy", "fair"}, {"max_clients", "7"}};
-  Kept after(t.log);
-  after.restore(old, "", [](const KeptRun&) { return true; });
-  Settings fresh;
-  Changes(t.broker, fresh, after, t.log).restore(t.now);
-  EXPECT_EQ(fresh.max_clients, 7);
-  EXPECT_EQ(after.settings(), (std::map<std::string, std::string>{{"max_clients", "7"}}));
-}
-
 TEST_F(ControlTest, AChangeThatCannotBeWrittenIsDoneAllTheSame) {
   Kept full(t.log, {}, [](const State&, Durable) -> Result<void> { return Error{"no space"}; });
   Changes lost(t.broker, settings, full, t.log);

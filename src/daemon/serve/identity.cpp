@@ -48,6 +48,7 @@ std::optional<std::uint64_t> start_in_stat(std::string_view text) {
 }
 
 std::optional<std::string> Processes::read(int pid, std::string_view file) const {
+  ++reads_;
   const UniqueFd fd(
       ::open(fmt::format("{}/{}/{}", proc_, pid, file).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return std::nullopt;

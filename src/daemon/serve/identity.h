@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/serve/held_process.h"
 #include "daemon/tenant_names.h"
 
 // Who a process belongs to, from what the kernel says about it.
@@ -40,8 +41,14 @@ struct Ownership {
 // The process table, or a test's picture of it.
 class Processes {
  public:
-  explicit Processes(std::string proc = "/proc", Ownership ownership = {})
-      : proc_(std::move(proc)), ownership_(std::move(ownership)) {}
+  explicit Processes(std::string proc = "/proc", Ownership ownership = {},
+                     ProcessCalls calls = ProcessCalls::of_kernel())
+      : proc_(std::move(proc)), ownership_(std::move(ownership)), calls_(std::move(calls)) {}
+
+  Result<HeldProcess> hold_peer(int socket, int pid) const {
+    return daemon::hold_peer(calls_, socket, pid);
+  }
+  Result<HeldProcess> hold(int pid) const { return hold_process(calls_, pid); }
 
   // The first answer of `run_at` to the process and those above it. A bounded walk; an error when
   // it ends before the answer is known, or a process that lives cannot be read.
@@ -70,6 +77,9 @@ class Processes {
   // The name the kernel has for it; "?" when it is gone.
   std::string name_of(int pid) const;
 
+  // Files that have been read, ever: each takes the kernel some microseconds.
+  std::uint64_t reads() const { return reads_; }
+
  private:
   struct Stat {
     int parent = 0;
@@ -80,6 +90,8 @@ class Processes {
   std::optional<std::string> read(int pid, std::string_view file) const;
   std::string proc_;
   Ownership ownership_;
+  ProcessCalls calls_;
+  mutable std::uint64_t reads_ = 0;
 };
 
 }  // namespace nvshare::daemon
