@@ -50,7 +50,7 @@ struct LiveTenant {
   TenantName is;
   Declaration limits;
   bool paused = false;
-  WallTime seen = 0;  // when the tenant was changed, or had a process
+  WallTime seen = 0;  // when the tenant was changed, or was there
 
   friend bool operator==(const LiveTenant& a, const LiveTenant& b) {
     return a.is.kind == b.is.kind && a.is.name == b.is.name && a.is.uid == b.is.uid &&
@@ -91,19 +91,24 @@ class Declared {
   // Whether somebody has limited the tenant with `nvshare limit`.
   bool limited_live(const TenantName& name) const;
 
-  // The tenant has a process now. True: the time of that is worth writing down again.
+  // The tenant is there now. True: the time of that is worth writing down again.
   bool saw(const TenantName& name, WallTime now);
   // Forgets all that was told of the tenant; not the tables.
   void forget(const TenantName& name);
-  // Forgets pods and containers that have had no process for kLasts, and answers with their names.
+  // Forgets pods and containers that were not seen for kLasts, and answers with their names.
   std::vector<TenantName> expire(WallTime now);
 
   // The changes of people, for the state file.
   std::vector<LiveTenant> live() const;
   void restore(const LiveTenant& tenant);
 
-  static constexpr WallTime kLasts = 24 * 3600;
-  static constexpr WallTime kSeenEvery = 3600;  // how exactly the last process is known
+  // Seconds for which a change outlasts the container.
+  static constexpr WallTime kPromised = 24 * 3600;
+  // How exactly it is known when a tenant was there. A larger number writes the state less often.
+  static constexpr WallTime kSeenEvery = 3600;
+  // A container is looked for when it was not seen for kSeenEvery, and at most once in that time.
+  // So it may have been there until twice that after it was seen.
+  static constexpr WallTime kLasts = kPromised + 2 * kSeenEvery;
 
  private:
   using Key = std::tuple<TenantKind, std::string, std::uint32_t>;

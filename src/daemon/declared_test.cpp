@@ -156,6 +156,7 @@ TEST(Declared, PausesAndLimitsComeBackFromTheState) {
 TEST(Declared, EverySourceHasAName) {
   EXPECT_EQ(name_of(Source::Default), "default");
   EXPECT_EQ(name_of(Source::Run), "run");
+  EXPECT_EQ(name_of(Source::Variable), "variable");
   EXPECT_EQ(name_of(Source::Group), "group");
   EXPECT_EQ(name_of(Source::File), "file");
   EXPECT_EQ(name_of(Source::Annotation), "annotation");

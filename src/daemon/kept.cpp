@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace nvshare::daemon {
+namespace {
+
+bool is_box(const TenantName& name) {
+  return name.kind == TenantKind::Container || name.kind == TenantKind::Pod;
+}
+
+}  // namespace
 
 Kept::Kept(Log& log, Declared declared, Write write, WallClock clock)
     : log_(log),
@@ -67,10 +74,6 @@ void Kept::set_setting(const std::string& name, const std::string& value,
   changed_ = true;
 }
 
-void Kept::drop_setting(const std::string& name) {
-  changed_ = settings_.erase(name) > 0 || changed_;
-}
-
 void Kept::set_scheduling(bool on) {
   scheduling_ = on;
   changed_ = true;
@@ -117,8 +120,25 @@ void Kept::run_asks(const TenantName& run, const core::Limits& limits) {
   changed_ = true;
 }
 
+// A container may use no GPU for days. Its limit must be there when the next program comes.
+void Kept::look_for_boxes(const Boxes& boxes) {
+  const WallTime now = clock_();
+  if (!boxes || now < next_boxes_) return;
+  const auto live = declared_.live();
+  const bool unseen = std::ranges::any_of(live, [&](const LiveTenant& one) {
+    return is_box(one.is) && now - one.seen >= Declared::kSeenEvery;
+  });
+  if (!unseen) return;
+  next_boxes_ = now + Declared::kSeenEvery;
+  const auto there = boxes();
+  for (const LiveTenant& one : live) {
+    if (!is_box(one.is) || (there && there->count(one.is.name) == 0)) continue;
+    changed_ = declared_.saw(one.is, now) || changed_;
+  }
+}
+
 // A run's limits hold for programs that outlive its process, so the run is known until they end.
-std::vector<TenantName> Kept::look(const Is& lives, const Is& busy) {
+std::vector<TenantName> Kept::look(const Is& lives, const Is& busy, const Boxes& boxes) {
   const auto ended = std::erase_if(runs_, [&](const KeptRun& run) {
     return !lives({TenantKind::Run, run.name, run.uid});
   });
@@ -131,6 +151,7 @@ std::vector<TenantName> Kept::look(const Is& lives, const Is& busy) {
       changed_ = true;
     }
   }
+  look_for_boxes(boxes);
   auto gone = declared_.expire(clock_());
   for (const TenantName& name : gone) log_.info("declaration_expired", {{"tenant", name.name}});
   if (!gone.empty()) changed_ = true;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,6 @@ class Kept {
   void set_scheduling(bool on);
   bool scheduling() const { return scheduling_; }
   const std::map<std::string, std::string>& settings() const { return settings_; }
-  void drop_setting(const std::string& name);
 
   // --- runs
   // A run begins, or has another keeper.
@@ -67,10 +67,14 @@ class Kept {
   void run_asks(const TenantName& run, const core::Limits& limits);
   const std::vector<KeptRun>& runs() const { return runs_; }
 
-  // About once a second. `lives`: the tenant is there now; `busy`: it has a process. Forgets runs
-  // that are gone. Answers with the tenants of which the changes of people have expired.
+  // About once a second. `lives`: the tenant is there now; `busy`: it has a process on a GPU.
+  // `boxes` answers with the names of the pods and containers that have any process, or nothing
+  // when that cannot be told. It is asked at most once in Declared::kSeenEvery, and only for a pod
+  // or container with a change. Forgets runs that are gone. Answers with the tenants of which the
+  // changes of people have expired.
   using Is = std::function<bool(const TenantName&)>;
-  std::vector<TenantName> look(const Is& lives, const Is& busy);
+  using Boxes = std::function<std::optional<std::set<std::string>>()>;
+  std::vector<TenantName> look(const Is& lives, const Is& busy, const Boxes& boxes = {});
 
   // --- writing
   // At once, and durable: before a person is told that a change is done. False: it could not be
@@ -90,12 +94,14 @@ class Kept {
 
  private:
   const KeptRun* find_run(const TenantName& name) const;
+  void look_for_boxes(const Boxes& boxes);
   bool write(Durable durable);
 
   Log& log_;
   Declared declared_;
   Write write_;
   WallClock clock_;
+  WallTime next_boxes_ = 0;
   std::string boot_;
   bool scheduling_ = true;
   std::map<std::string, std::string> settings_;

@@ -161,6 +161,33 @@ TEST_F(KeptTest, AContainerThatStaysAwayExpires) {
   EXPECT_TRUE(kept.live().empty());
 }
 
+// A container may use no GPU for days.
+TEST_F(KeptTest, AContainerThatIsThereDoesNotExpire) {
+  Kept kept = fresh();
+  kept.set_limits(kBox, {60, {}, {}});
+  const auto always = [](const TenantName&) { return true; };
+  const auto never = [](const TenantName&) { return false; };
+  int asked = 0;
+  std::optional<std::set<std::string>> there{{kBox.name}};
+  const auto look = [&](WallTime seconds) {
+    std::size_t gone = 0;
+    for (const WallTime end = wall + seconds; wall < end; wall += 60) {
+      gone += kept.look(always, never, [&] { return ++asked, there; }).size();
+    }
+    return gone;
+  };
+  EXPECT_EQ(look(3 * Declared::kLasts), 0u);
+  EXPECT_LE(asked, 3 * Declared::kLasts / Declared::kSeenEvery) << "not at each look";
+  there = std::nullopt;
+  EXPECT_EQ(look(3 * Declared::kLasts), 0u) << "it cannot be told";
+  there.emplace();
+  EXPECT_EQ(look(Declared::kPromised), 0u) << "was there until now";
+  EXPECT_EQ(look(2 * Declared::kSeenEvery), 1u);
+  asked = 0;
+  EXPECT_EQ(look(Declared::kLasts), 0u);
+  EXPECT_EQ(asked, 0) << "there is no container with a change";
+}
+
 TEST_F(KeptTest, AContainerOutlastsALongAbsenceOfTheScheduler) {
   Kept before = fresh();
   before.set_limits(kBox, {60, {}, {}});

@@ -110,6 +110,11 @@ Result<Loaded> load(const config::Arguments& arguments) {
   return loaded;
 }
 
+std::string tables_without_effect(const Settings& settings) {
+  const auto own = read_file("/proc/self/cgroup");
+  return without_effect(settings.tables, own ? *own : "");
+}
+
 // What tells whose a process is. Of a private scheduler all programs are one user's.
 Ownership ownership_of(const Settings& settings, bool is_private) {
   Ownership ownership;
@@ -338,6 +343,9 @@ void Scheduler::say_ready() {
 
 Result<void> Scheduler::start(const RunDirectory& folder, const sigset_t& signals) {
   log_.set_time(reactor_.now());
+  if (const std::string useless = tables_without_effect(settings_); !useless.empty()) {
+    log_.warn("tables_without_effect", {{"reason", useless}});
+  }
   if (const auto good = watch_signals(signals); !good) return good;
   if (const auto good = find_gpus(); !good) return good;
   if (const auto good = make_arena(); !good) return good;
@@ -395,7 +403,7 @@ std::optional<Time> Scheduler::end_of_turn() {
     arena_->refresh(broker_.places().given(), broker_.places().brought());
     broker_.sample(now);
     programs_.look_after_runs();
-    changes_.look(now);
+    changes_.look(now, [this] { return processes_.boxes(); });
     leases_.look();
     next_sample_ = now + kSamplePeriod;
   }
@@ -505,7 +513,11 @@ int run(const std::vector<std::string>& words) {
   if (!loaded) return complain(loaded.error().message, kBadInput);
   for (const std::string& problem : loaded->problems) complain(problem, kBadInput);
   if (!loaded->problems.empty()) return kBadInput;
-  if (arguments->has("check-config")) return std::puts("ok"), kGood;
+  if (arguments->has("check-config")) {
+    const std::string useless = tables_without_effect(loaded->settings);
+    if (!useless.empty()) complain(useless, kGood);
+    return std::puts("ok"), kGood;
+  }
   if (arguments->has("print-config")) {
     return std::fputs(to_file(loaded->settings).c_str(), stdout), kGood;
   }

@@ -133,6 +133,11 @@ std::vector<std::string> LimitTables::cgroups() const {
   return paths;
 }
 
+std::string without_effect(const LimitTables& tables, std::string_view cgroup) {
+  if (tables.cgroups().empty() || group_in_cgroup(cgroup)) return {};
+  return "the [cgroups] tables do nothing: this machine has cgroup v1 alone, and they need cgroup2";
+}
+
 std::string to_file(const LimitTables& tables) {
   std::string text;
   for (const auto& [number, table] : tables.users) print_table(text, "users", table);

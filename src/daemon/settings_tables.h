@@ -54,6 +54,9 @@ struct NameLookup {
 // reader's.
 LimitTables read_limit_tables(config::TableReader& file, config::Problems& problems,
                               const NameLookup& lookup);
+// Why some of the tables do nothing on this machine; empty: all of them count. `cgroup` is the text
+// of /proc/self/cgroup.
+std::string without_effect(const LimitTables& tables, std::string_view cgroup);
 // As read_limit_tables() takes them.
 std::string to_file(const LimitTables& tables);
 

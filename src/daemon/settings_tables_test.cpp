@@ -56,6 +56,16 @@ TEST(LimitTables, AreReadByNameAndByNumber) {
   EXPECT_EQ(tables.cgroups(), std::vector<std::string>{"/system.slice/jupyter.service"});
 }
 
+TEST(LimitTables, CgroupsDoNothingWithoutCgroup2) {
+  const LimitTables tables = load(kAll).settings.tables;
+  EXPECT_EQ(
+      without_effect(tables, "4:memory:/system.slice\n1:name=systemd:/system.slice\n"),
+      "the [cgroups] tables do nothing: this machine has cgroup v1 alone, and they need cgroup2");
+  EXPECT_EQ(without_effect(tables, "0::/system.slice\n"), "");
+  EXPECT_EQ(without_effect(tables, "1:name=systemd:/system.slice\n0::/system.slice\n"), "");
+  EXPECT_EQ(without_effect(load("[users.alice]\ncores = 40\n").settings.tables, "1:cpu:/\n"), "");
+}
+
 TEST(LimitTables, WhatIsPrintedIsRead) {
   Settings settings = load(kAll).settings;
   settings.tables.named["container-a_b___"] = {"a\"b\\\n\x7f", {1, {}, {}}};

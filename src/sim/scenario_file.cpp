@@ -50,38 +50,88 @@ int number_of_gpus(const Scenario& scenario) {
   return std::min(all, kMostGpus);
 }
 
-// Tenants that are parts of one another have their place in a list, so that none is its own part.
-void check_part_of(TableReader& table, const std::optional<std::string>& part_of,
-                   const std::map<std::string, int>& before) {
-  if (part_of && !before.contains(*part_of)) {
-    table.problem("part_of", fmt::format("there is no tenant '{}' before it", *part_of));
+// The tenants so far. A parent has its place in the list before its parts, so that no tenant is a
+// part of itself.
+class Tree {
+ public:
+  // A tenant or a client (`kind`) that has been read.
+  template <typename Spec>
+  void add(TableReader& table, const Spec& spec, std::string_view kind) {
+    const Level* parent = parent_of(table, spec.part_of);
+    check_limits(table, spec.limits, parent);
+    const int depth = parent == nullptr ? 1 : parent->depth + 1;
+    if (depth == core::kDeepestTenant + 1) {
+      table.problem("part_of", fmt::format("tenants are in one another {} deep at most",
+                                           core::kDeepestTenant));
+    }
+    if (spec.name.empty()) return;
+    Level& level =
+        levels_.try_emplace(spec.name, Level{spec.name, spec.limits, parent, depth}).first->second;
+    if (++level.times == 2) {
+      table.problem("name", fmt::format("there is another {} '{}'", kind, spec.name));
+    }
   }
-}
 
-std::map<std::string, int> read_tenants(TableReader& root, Scenario& scenario) {
-  std::map<std::string, int> names;
+ private:
+  struct Level {
+    std::string name;
+    core::Limits limits;
+    const Level* parent = nullptr;
+    int depth = 1;
+    int times = 0;
+  };
+
+  const Level* parent_of(TableReader& table, const std::optional<std::string>& part_of) const {
+    if (!part_of) return nullptr;
+    const auto at = levels_.find(*part_of);
+    if (at != levels_.end()) return &at->second;
+    table.problem("part_of", fmt::format("there is no tenant '{}' before it", *part_of));
+    return nullptr;
+  }
+  // Each limit against those of all levels above. One that is not named asks for nothing.
+  static void check_limits(TableReader& table, const core::Limits& limits, const Level* parent) {
+    const auto check = [&](const char* key, auto limit, auto most_of, auto text) {
+      for (const Level* level = parent; level != nullptr && table.has(key); level = level->parent) {
+        const auto most = most_of(level->limits);
+        if (limit <= most) continue;
+        return table.problem(key, fmt::format("{} is above the limit of '{}', which is {}",
+                                              text(limit), level->name, text(most)));
+      }
+    };
+    const auto cores_of = [](const core::Limits& of) { return of.core_percent; };
+    const auto priority_of = [](const core::Limits& of) { return of.priority; };
+    const auto memory_of = [](const core::Limits& of) {
+      return of.memory.value_or(kLargestMemory);
+    };
+    const auto number = [](int value) { return std::to_string(value); };
+    const auto size = [](Bytes value) { return to_text(value); };
+    if (limits.core_percent != core::kNoCoreLimit) {
+      check("cores", limits.core_percent, cores_of, number);
+    }
+    check("priority", limits.priority, priority_of, number);
+    check("memory_limit", limits.memory.value_or(Bytes{}), memory_of, size);
+  }
+
+  std::map<std::string, Level> levels_;
+};
+
+void read_tenants(TableReader& root, Scenario& scenario, Tree& tree) {
   for (TableReader& table : root.tables("tenant")) {
     TenantSpec tenant = read_tenant(table);
-    check_part_of(table, tenant.part_of, names);
-    if (!tenant.name.empty() && ++names[tenant.name] == 2) {
-      table.problem("name", fmt::format("there is another tenant '{}'", tenant.name));
-    }
+    tree.add(table, tenant, "tenant");
     table.finish();
     scenario.tenants.push_back(std::move(tenant));
   }
-  return names;
 }
 
 std::vector<TableReader> read_clients(TableReader& root, Scenario& scenario) {
   const int gpus = number_of_gpus(scenario);
-  std::map<std::string, int> names = read_tenants(root, scenario);
+  Tree tree;
+  read_tenants(root, scenario, tree);
   std::vector<TableReader> tables = root.tables("client");
   for (TableReader& table : tables) {
     ClientSpec client = read_client(table);
-    check_part_of(table, client.part_of, names);
-    if (!client.name.empty() && ++names[client.name] == 2) {
-      table.problem("name", fmt::format("there is another client '{}'", client.name));
-    }
+    tree.add(table, client, "client");
     if (const auto gpu = table.integer("gpu", 0, gpus - 1)) {
       client.gpu = static_cast<int>(*gpu);
     }

@@ -1,5 +1,6 @@
 #include "sim/scenario_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -193,6 +194,61 @@ TEST(ParseScenario, ReportsEverythingAtOnceWithItsPlace) {
                 "s.toml:17:14: client.workload: 'lazy' is not one of saturating, fine, bursty, "
                 "long-kernels, phases, silent, idle",
             }));
+}
+
+TEST(ParseScenario, ReportsParentsThatAreUnknown) {
+  EXPECT_EQ(errors_of("[[tenant]]\nname = \"user\"\npart_of = \"pod\"\n"
+                      "[[client]]\nname = \"A\"\npart_of = \"usr\"\n"
+                      "[[client]]\nname = \"B\"\npart_of = 3\n"),
+            (Lines{
+                "s.toml:3:11: tenant.part_of: there is no tenant 'pod' before it",
+                "s.toml:6:11: client.part_of: there is no tenant 'usr' before it",
+                "s.toml:9:11: client.part_of: is a whole number, not a text",
+            }));
+}
+
+// A parent comes before its parts, so that no tenant can be a part of itself.
+TEST(ParseScenario, ReportsParentsInACircle) {
+  EXPECT_EQ(errors_of("[[tenant]]\nname = \"one\"\npart_of = \"two\"\n"
+                      "[[tenant]]\nname = \"two\"\npart_of = \"one\"\n"
+                      "[[client]]\nname = \"A\"\npart_of = \"A\"\n"),
+            (Lines{
+                "s.toml:3:11: tenant.part_of: there is no tenant 'two' before it",
+                "s.toml:9:11: client.part_of: there is no tenant 'A' before it",
+            }));
+}
+
+TEST(ParseScenario, ReportsPartsThatAreTooDeep) {
+  std::string tree = "[[tenant]]\nname = \"1\"\n";
+  for (int i = 2; i < core::kDeepestTenant; ++i) {
+    tree += fmt::format("[[tenant]]\nname = \"{}\"\npart_of = \"{}\"\n", i, i - 1);
+  }
+  good(tree + "[[client]]\nname = \"A\"\npart_of = \"7\"\n");
+  tree += "[[tenant]]\nname = \"8\"\npart_of = \"7\"\n";
+  EXPECT_EQ(errors_of(tree + "[[client]]\nname = \"A\"\npart_of = \"8\"\n"
+                             "[[client]]\nname = \"B\"\npart_of = \"A\"\n"),
+            (Lines{"s.toml:26:11: client.part_of: tenants are in one another 8 deep at most"}));
+}
+
+TEST(ParseScenario, ReportsPartsAboveTheirParents) {
+  const std::string user =
+      "[[tenant]]\nname = \"user\"\ncores = 30\nmemory_limit = \"4Gi\"\npriority = 1\n";
+  EXPECT_EQ(errors_of(user + "[[tenant]]\nname = \"outer\"\npart_of = \"user\"\ncores = 20\n"
+                             "[[client]]\nname = \"A\"\npart_of = \"user\"\ncores = 31\n"
+                             "memory_limit = \"5Gi\"\npriority = 2\n"
+                             "[[client]]\nname = \"B\"\npart_of = \"outer\"\ncores = 25\n"
+                             "memory_limit = \"5Gi\"\n"),
+            (Lines{
+                "s.toml:13:9: client.cores: 31 is above the limit of 'user', which is 30",
+                "s.toml:14:16: client.memory_limit: 5GiB is above the limit of 'user', which is "
+                "4GiB",
+                "s.toml:15:12: client.priority: 2 is above the limit of 'user', which is 1",
+                "s.toml:19:9: client.cores: 25 is above the limit of 'outer', which is 20",
+                "s.toml:20:16: client.memory_limit: 5GiB is above the limit of 'user', which is "
+                "4GiB",
+            }));
+  good(user + "[[client]]\nname = \"A\"\npart_of = \"user\"\ncores = 30\npriority = 1\n");
+  good(user + "[[client]]\nname = \"A\"\npart_of = \"user\"\n");
 }
 
 TEST(ParseScenario, ReportsSyntaxErrorsWithTheirPlace) {

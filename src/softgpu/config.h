@@ -30,6 +30,7 @@ struct Config {
   Bytes context_memory = Bytes{0};  // taken by each context for itself
   Bytes module_memory = Bytes{0};   // taken by each module when one of its kernels is first used
   std::string trace = "";           // file that every call is written to
+  std::int64_t fastest = 0;         // device that CUDA counts first, unless it counts by PCI bus
 
   // Faults.
   std::int64_t fail_allocation = 0;  // the n-th allocation fails; 0: none

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <numeric>
 
 #include "base/uuid.h"
 
@@ -18,12 +19,12 @@ std::string_view trimmed(std::string_view text) {
 }
 
 // The digits that the entry begins with: the driver reads "1st" as 1.
-int by_number(std::string_view entry, std::size_t count) {
+int by_number(std::string_view entry, const std::vector<int>& counted) {
   int number = kNone;
   const auto read = std::from_chars(entry.data(), entry.data() + entry.size(), number);
   const bool known =
-      read.ec == std::errc{} && number >= 0 && static_cast<std::size_t>(number) < count;
-  return known ? number : kNone;
+      read.ec == std::errc{} && number >= 0 && static_cast<std::size_t>(number) < counted.size();
+  return known ? counted[static_cast<std::size_t>(number)] : kNone;
 }
 
 int by_uuid(std::string_view entry, const std::vector<std::string>& uuids) {
@@ -39,13 +40,22 @@ std::string uuid_text(const DeviceConfig& device) {
   return to_text(std::to_array(device.uuid));
 }
 
-std::vector<int> visible_devices(std::string_view text, const std::vector<std::string>& uuids) {
+std::vector<int> counted_devices(std::string_view order, int count, int fastest) {
+  std::vector<int> devices(static_cast<std::size_t>(count));
+  std::iota(devices.begin(), devices.end(), 0);
+  if (order == "PCI_BUS_ID" || fastest >= count) return devices;
+  std::rotate(devices.begin(), devices.begin() + fastest, devices.begin() + fastest + 1);
+  return devices;
+}
+
+std::vector<int> visible_devices(std::string_view text, const std::vector<std::string>& uuids,
+                                 const std::vector<int>& counted) {
   const bool by_uuids = trimmed(text).starts_with("GPU-");
   std::vector<int> devices;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string_view entry = trimmed(text.substr(at, end - at));
-    const int device = by_uuids ? by_uuid(entry, uuids) : by_number(entry, uuids.size());
+    const int device = by_uuids ? by_uuid(entry, uuids) : by_number(entry, counted);
     if (device == kNone) break;
     if (std::find(devices.begin(), devices.end(), device) != devices.end()) return {};
     devices.push_back(device);

@@ -14,7 +14,21 @@ const std::vector<std::string> kThree{
 };
 
 Devices seen(std::string_view text) {
-  return visible_devices(text, kThree);
+  return visible_devices(text, kThree, {0, 1, 2});
+}
+
+TEST(VisibleDevices, AreCountedByPciBusWhereTheOrderSaysSo) {
+  EXPECT_EQ(counted_devices("PCI_BUS_ID", 3, 2), (Devices{0, 1, 2}));
+  for (const char* order : {"", "FASTEST_FIRST", "pci_bus_id"}) {
+    EXPECT_EQ(counted_devices(order, 3, 2), (Devices{2, 0, 1})) << order;
+    EXPECT_EQ(counted_devices(order, 3, 0), (Devices{0, 1, 2})) << order;
+  }
+  EXPECT_EQ(counted_devices("", 2, 7), (Devices{0, 1})) << "there is no device 7";
+}
+
+TEST(VisibleDevices, AreNumberedAsTheyAreCounted) {
+  EXPECT_EQ(visible_devices("0,2", kThree, {2, 0, 1}), (Devices{2, 1}));
+  EXPECT_EQ(visible_devices(kThree[1], kThree, {2, 0, 1}), Devices{1}) << "a UUID is no number";
 }
 
 TEST(VisibleDevices, ComeInTheOrderOfTheirNumbers) {

@@ -1,6 +1,8 @@
 // What outlasts the scheduler: it is killed and started again.
 
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -163,6 +165,27 @@ TEST(SchedulerRestart, AStateThatCannotBeWrittenIsToldAndAllGoesOn) {
   EXPECT_TRUE(program.hello());
 }
 
+TEST(SchedulerLimits, AMemoryLimitOfTheVariableIsToldAsSuch) {
+  SchedulerProcess scheduler;
+  TestProgram run(scheduler);
+  ASSERT_TRUE(run.run_begin("train", 40, kGi, wire::kMemoryOfVariable));
+  const auto sources = [&] { return tenant(scheduler, "train")["limits_from"]; };
+  const json begun = {{"cores", "run"}, {"memory", "variable"}, {"priority", "run"}};
+  EXPECT_EQ(sources(), begun);
+  EXPECT_EQ(scheduler.ask({{"op", "why"}, {"name", "train"}})["limits_from"], begun);
+  const auto limit = [&](json request) {
+    request.update({{"op", "limit"}, {"name", "train"}});
+    return scheduler.ask(request)["tenant"]["limits_from"]["memory"];
+  };
+  EXPECT_EQ(limit({{"memory", 2 * kGi}}), "limit");
+  EXPECT_EQ(limit({{"reset", true}}), "variable") << "holds again";
+  kill_and_restart(scheduler);
+  EXPECT_EQ(sources(), begun);
+  TestProgram program(scheduler);
+  ASSERT_TRUE(program.hello());
+  EXPECT_EQ(program.page()->scheduler.memory_limit, kGi);
+}
+
 TEST(SchedulerLimits, AResetIsTakenWhereTheParentWasLowered) {
   SchedulerProcess scheduler;
   TestProgram run(scheduler);
@@ -204,6 +227,38 @@ TEST(SchedulerTables, AUserHasItsLimitWithItsFirstProcess) {
   EXPECT_NE(scheduler.another({"--check-config", "--config", name})
                 .err.find(":1:8: users.no-such-user-here: this machine has no user"),
             std::string::npos);
+  unlink(name);
+}
+
+// A /proc for programs that are started from now on, in which cgroup v1 is alone.
+struct OldProc {
+  OldProc() {
+    there = unshare(CLONE_NEWNS) == 0 &&
+            mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+            mount("none", "/proc", "tmpfs", 0, nullptr) == 0;
+    if (!there) return;
+    std::filesystem::create_directory("/proc/self");
+    std::ofstream("/proc/self/cgroup") << "4:memory:/\n1:name=systemd:/\n";
+  }
+  ~OldProc() {
+    if (there) umount("/proc");
+  }
+  bool there = false;
+};
+
+TEST(SchedulerTables, CgroupsThatDoNothingAreTold) {
+  const OldProc proc;
+  if (!proc.there) GTEST_SKIP() << "the test may not mount";
+  char name[] = "/tmp/nvshare-tables-XXXXXX";
+  close(mkstemp(name));
+  std::ofstream(name) << "[cgroups.\"/system.slice/jupyter.service\"]\ncores = 60\n";
+  const std::string told = "the [cgroups] tables do nothing: this machine has cgroup v1 alone";
+  SchedulerProcess scheduler({.arguments = {"--config", name}, .environment = {}, .nvml = false});
+  EXPECT_NE(scheduler.log().find("event=tables_without_effect reason=\"" + told), std::string::npos)
+      << scheduler.log();
+  const Ended checked = scheduler.another({"--check-config", "--config", name});
+  EXPECT_EQ(checked.status, 0) << "the file is good for other machines";
+  EXPECT_NE(checked.err.find("nvshare-scheduler: " + told), std::string::npos) << checked.err;
   unlink(name);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr const char* kGood = "CUDA_SUCCESS";
-constexpr const char* kShow = "echo ${CUDA_VISIBLE_DEVICES-unset}";
+constexpr const char* kShow = "echo ${CUDA_VISIBLE_DEVICES-unset} ${CUDA_DEVICE_ORDER-unset}";
 
 // Two GPUs of 512 MiB. Memory stays on the GPU, so that a full GPU refuses.
 class Placement : public World {
@@ -37,7 +37,7 @@ class Placement : public World {
     const Json now = status();
     return now.contains("gpus") ? now["gpus"][gpu]["uuid"].get<std::string>() : "";
   }
-  // What a program under `run` sees in CUDA_VISIBLE_DEVICES.
+  // What a program under `run` sees in CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
   std::string shown(std::vector<std::string> options) {
     options.insert(options.begin(), "run");
     options.insert(options.end(), {"--", "sh", "-c", kShow});
@@ -97,14 +97,13 @@ TEST_F(Placement, AMemoryLimitIsPutWhereItFits) {
 
 TEST_F(Placement, ANumberAndAUuidChooseTheGpu) {
   Process scheduler = start_scheduler();
-  const std::string first = uuid(0);
   const std::string second = uuid(1);
-  EXPECT_EQ(shown({"--gpu", "1"}), second + "\n");
-  EXPECT_EQ(shown({"--gpu", second}), second + "\n");
-  EXPECT_EQ(shown({"--gpu", second.substr(0, 10)}), second + "\n");
-  EXPECT_EQ(shown({"--gpu", "1,0"}), second + "," + first + "\n");
-  EXPECT_EQ(shown({"--gpu", "2x"}), first + "," + second + "\n");
-  EXPECT_EQ(shown({"--gpu", "all"}), "unset\n");
+  EXPECT_EQ(shown({"--gpu", "1"}), "1 PCI_BUS_ID\n");
+  EXPECT_EQ(shown({"--gpu", second}), "1 PCI_BUS_ID\n");
+  EXPECT_EQ(shown({"--gpu", second.substr(0, 10)}), "1 PCI_BUS_ID\n");
+  EXPECT_EQ(shown({"--gpu", "1,0"}), "1,0 PCI_BUS_ID\n");
+  EXPECT_EQ(shown({"--gpu", "2x"}), "0,1 PCI_BUS_ID\n");
+  EXPECT_EQ(shown({"--gpu", "all"}), "unset unset\n");
   Process chosen = probe("chosen", {"--gpu", "1"});
   ASSERT_EQ(ask(chosen, "begin 16Mi"), kGood);
   EXPECT_EQ(gpu_of("chosen"), 1);
@@ -133,9 +132,10 @@ TEST_F(Placement, AGpuThatHasFailedIsLeftOut) {
   ASSERT_EQ(ask(loses, "begin 16Mi"), kGood);
   ASSERT_EQ(ask(loses, "spin 1ms"), "CUDA_ERROR_DEVICE_UNAVAILABLE");
   set("NVSHARE_SOFTGPU_LOSE_DEVICE", "0");
-  EXPECT_EQ(shown({"--gpu", "1"}), second + "\n");
-  EXPECT_EQ(shown({"--gpu", second}), second + "\n");
-  EXPECT_EQ(shown({}), second + "\n");
+  // CUDA does not count the failed GPU.
+  EXPECT_EQ(shown({"--gpu", "1"}), second + " unset\n");
+  EXPECT_EQ(shown({"--gpu", second}), second + " unset\n");
+  EXPECT_EQ(shown({}), second + " unset\n");
   const Outcome failed = nvshare({"run", "--gpu", "0", "--", "echo", "started"});
   EXPECT_EQ(failed.ending.code, 2);
   EXPECT_EQ(failed.output,
@@ -216,19 +216,55 @@ TEST_F(Placement, ARunThatLostItsKeeperStaysOnItsGpu) {
 TEST_F(Placement, AChoiceInTheEnvironmentIsLeftAlone) {
   Process scheduler = start_scheduler();
   set("CUDA_VISIBLE_DEVICES", "1");
-  EXPECT_EQ(shown({}), "1\n");
-  EXPECT_EQ(shown({"--gpu", "all"}), "1\n");
-  EXPECT_EQ(shown({"--gpu", "0"}), uuid(0) + "\n");
+  EXPECT_EQ(shown({}), "1 unset\n");
+  EXPECT_EQ(shown({"--gpu", "all"}), "1 unset\n");
+  EXPECT_EQ(shown({"--gpu", "0"}), "0 PCI_BUS_ID\n");
   Process b = probe("b");
   ASSERT_EQ(ask(b, "begin 16Mi"), kGood);
   EXPECT_EQ(gpu_of("b"), 1);
 }
 
+// NVML does not list MIG devices, and a number cannot name one.
+TEST_F(Placement, AMigDeviceInTheEnvironmentIsLeftAlone) {
+  Process scheduler = start_scheduler();
+  set("CUDA_VISIBLE_DEVICES", "MIG-01020304");
+  EXPECT_EQ(shown({}), "MIG-01020304 unset\n");
+  EXPECT_EQ(shown({"--gpu", "all"}), "MIG-01020304 unset\n");
+}
+
+// CUDA counts the faster GPU first, and NVML the one with the lower bus number.
+TEST_F(Placement, OnAMachineWithMixedGpusNumbersAreThoseOfNvml) {
+  set("NVSHARE_SOFTGPU_FASTEST", "1");
+  Process scheduler = start_scheduler();
+  for (const int gpu : {0, 1}) {
+    const std::string name = "chosen" + std::to_string(gpu);
+    Process one = probe(name, {"--gpu", std::to_string(gpu)});
+    ASSERT_EQ(ask(one, "begin 16Mi"), kGood);
+    EXPECT_EQ(gpu_of(name), gpu);
+  }
+  set("CUDA_VISIBLE_DEVICES", "0");
+  Process own = probe("own");
+  ASSERT_EQ(ask(own, "begin 16Mi"), kGood);
+  EXPECT_EQ(gpu_of("own"), 1) << "the caller's number keeps its meaning";
+}
+
+TEST_F(Placement, TheSchedulerChoosesAmongTheGpusOfTheVariable) {
+  Process scheduler = start_scheduler();
+  set("CUDA_VISIBLE_DEVICES", uuid(1));
+  EXPECT_EQ(shown({"--gpu", "1x"}), "1 PCI_BUS_ID\n");
+  set("CUDA_VISIBLE_DEVICES", "1");
+  set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+  EXPECT_EQ(shown({"--gpu", "1x"}), "1 PCI_BUS_ID\n");
+  const Outcome two = nvshare({"run", "--gpu", "2x", "--", "echo", "started"});
+  EXPECT_EQ(two.ending.code, 2);
+  EXPECT_EQ(two.output, "nvshare run: --gpu: 2 wanted, and CUDA_VISIBLE_DEVICES=1 leaves 1\n");
+}
+
 TEST_F(Placement, WithOneGpuNothingIsSetUnlessItIsChosen) {
   set("NVSHARE_SOFTGPU_COUNT", "1");
   Process scheduler = start_scheduler();
-  EXPECT_EQ(shown({}), "unset\n");
-  EXPECT_EQ(shown({"--gpu", "0"}), uuid(0) + "\n");
+  EXPECT_EQ(shown({}), "unset unset\n");
+  EXPECT_EQ(shown({"--gpu", "0"}), "0 PCI_BUS_ID\n");
   Process a = probe("a");
   ASSERT_EQ(ask(a, "begin 16Mi"), kGood);
   EXPECT_TRUE(tenant("a")["placed"].is_null());
@@ -238,7 +274,7 @@ TEST_F(Placement, WithOneGpuNothingIsSetUnlessItIsChosen) {
 TEST_F(Placement, WithoutNvmlNothingIsPlaced) {
   set("NVSHARE_SOFTGPU_NVML_UNAVAILABLE", "true");
   Process scheduler = start_scheduler();
-  EXPECT_EQ(shown({}), "unset\n");
+  EXPECT_EQ(shown({}), "unset unset\n");
   const Outcome outcome = nvshare({"run", "--gpu", "1", "--", "true"});
   EXPECT_EQ(outcome.ending.code, 2);
   EXPECT_EQ(outcome.output.find("nvshare run: --gpu: NVML: "), 0u) << outcome.output;

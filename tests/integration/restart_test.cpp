@@ -116,6 +116,34 @@ TEST_F(Restart, ARunKeepsTheLimitsThatItWasGiven) {
   EXPECT_NE(ask(grower, "alloc 1Mi"), "CUDA_SUCCESS");
 }
 
+TEST_F(Restart, WhatPeopleChangedHoldsAfterwards) {
+  Process scheduler = start_scheduler();
+  std::vector<Job> jobs;
+  for (const char* name : {"limited", "paused"}) jobs.push_back(job(name, {}, {"--seconds", "60"}));
+  expect_progress(jobs, "at the beginning");
+  const auto change = [&](const std::vector<std::string>& words) {
+    const Outcome outcome = nvshare(words);
+    EXPECT_EQ(outcome.ending.code, 0) << outcome.output;
+    EXPECT_EQ(outcome.output.find("would undo it"), std::string::npos) << outcome.output;
+  };
+  change({"limit", "limited", "--cores", "20"});
+  change({"pause", "paused"});
+  change({"config", "turn=9ms"});
+  kill(scheduler);
+  scheduler = start_scheduler();
+  EXPECT_EQ(nvshare({"config", "turn"}).output, "9ms\n") << "before anybody is back";
+  ASSERT_TRUE(all_back(jobs));
+  EXPECT_TRUE(tenant("paused").value("paused", false));
+  sleep(1s);  // what they did without a scheduler
+  const double before = kernels(jobs[1]);
+  expect_share_for(jobs[0], 4s, 20);
+  EXPECT_EQ(kernels(jobs[1]), before) << "it is paused";
+  change({"resume", "paused"});
+  change({"limit", "limited", "--reset"});
+  expect_progress(jobs, "at the end");
+  end(jobs);
+}
+
 // Without its state the scheduler knows only what a run was started with.
 TEST_F(Restart, AProgramAboveItsLimitRunsOn) {
   Process scheduler = start_scheduler();

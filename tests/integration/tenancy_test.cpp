@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/unique_fd.h"
+#include "integration/either_way.h"
 #include "integration/world.h"
 #include "wire/channel.h"
 
@@ -51,22 +52,25 @@ class Tenancy : public World {
   std::string file() const { return folder() + "/job.txt"; }
 };
 
-TEST_F(Tenancy, AChildInASessionOfItsOwnKeepsTheLimit) {
+using TenancyEitherWay = EitherWay<Tenancy>;
+INSTANTIATE_TEST_SUITE_P(Runs, TenancyEitherWay, testing::Bool(), name_of_way);
+
+TEST_P(TenancyEitherWay, AChildInASessionOfItsOwnKeepsTheLimit) {
   expect_left_behind_is_limited("setsid " + job_into(file(), 5) + " &", file());
 }
 
-TEST_F(Tenancy, AChildThatIgnoresHangUpsKeepsTheLimit) {
+TEST_P(TenancyEitherWay, AChildThatIgnoresHangUpsKeepsTheLimit) {
   expect_left_behind_is_limited("nohup " + job_into(file(), 5) + " &", file());
 }
 
-TEST_F(Tenancy, AChildOfATerminalMultiplexerKeepsTheLimit) {
+TEST_P(TenancyEitherWay, AChildOfATerminalMultiplexerKeepsTheLimit) {
   if (finish({"tmux", "-V"}).ending.code != 0) GTEST_SKIP() << "tmux is not installed";
   expect_left_behind_is_limited(fmt::format("tmux -S {}/tmux -f /dev/null new-session -d '{}'",
                                             folder(), job_into(file(), 5)),
                                 file());
 }
 
-TEST_F(Tenancy, AProgramThatKillsItsParentKeepsTheLimit) {
+TEST_P(TenancyEitherWay, AProgramThatKillsItsParentKeepsTheLimit) {
   const Process scheduler = start_scheduler();
   const std::string script =
       "kill -9 $PPID; exec " + gpu_job() + " --progress 50ms --kernel 1ms --seconds 30";
@@ -80,7 +84,7 @@ TEST_F(Tenancy, AProgramThatKillsItsParentKeepsTheLimit) {
 }
 
 // While a process of it is on the GPU, the scheduler has not forgotten the run.
-TEST_F(Tenancy, AfterItsParentWasKilledNewProcessesAreInTheRunToo) {
+TEST_P(TenancyEitherWay, AfterItsParentWasKilledNewProcessesAreInTheRunToo) {
   const Process scheduler = start_scheduler();
   const std::string job = gpu_job() + " --progress 50ms --kernel 1ms --seconds 40";
   Process one = run({"--name", "one", "--cores", "10"},
@@ -168,6 +172,11 @@ TEST_F(TwoSchedulers, AJobReturnsToTheSystemsScheduler) {
   sleep(1s);
   EXPECT_EQ(wrong_share(share_for(train, 4s), 30, "train"), "");
   EXPECT_TRUE(train.process.running());
+  const auto none_is_foreign = [&] {
+    const Json all = status();
+    return all.contains("foreign") && all["foreign"].empty();
+  };
+  EXPECT_TRUE(eventually(none_is_foreign, 5s)) << status();
 }
 
 TEST_F(TwoSchedulers, APrivateOneReplacesTheLinksOfTheLast) {

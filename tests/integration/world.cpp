@@ -166,6 +166,7 @@ void World::SetUp() {
       {"NVSHARE_SOFTGPU_CARD", fs::path(folder_).filename().string()},
       {"NVSHARE_SOFTGPU_MEMORY", "4Gi"},
   };
+  prepare();
 }
 
 void World::TearDown() {

@@ -54,6 +54,8 @@ class World : public ::testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override;
+  // Settings of a kind of tests, for all that they start. SetUp() calls it last.
+  virtual void prepare() {}
 
   // Measures until nothing is wrong with what was measured, three times at most. `wrong` says in
   // words what is. A machine that is too busy spoils a measurement, hardly all of them; what is

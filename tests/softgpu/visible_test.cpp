@@ -44,6 +44,15 @@ TEST_F(Visible, NumbersChooseAndOrder) {
   EXPECT_EQ(seen("1,7,0"), "sees 0000:02:00.0");
 }
 
+TEST_F(Visible, NumbersCountTheFastestFirstUnlessTheOrderIsByBus) {
+  std::vector<std::string> variables{"NVSHARE_SOFTGPU_FASTEST=2"};
+  EXPECT_EQ(Child({"see"}, variables).line(), "sees 0000:03:00.0 0000:01:00.0 0000:02:00.0");
+  variables.push_back("CUDA_VISIBLE_DEVICES=0,1");
+  EXPECT_EQ(Child({"see"}, variables).line(), "sees 0000:03:00.0 0000:01:00.0");
+  variables.push_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
+  EXPECT_EQ(Child({"see"}, variables).line(), "sees 0000:01:00.0 0000:02:00.0");
+}
+
 TEST_F(Visible, UuidsAndTheirBeginningsChoose) {
   EXPECT_EQ(seen(uuid(1)), "sees 0000:02:00.0");
   EXPECT_EQ(seen(uuid(2).substr(0, 12) + "," + uuid(0)), "sees 0000:03:00.0 0000:01:00.0");

@@ -46,6 +46,7 @@ struct Wanted {
 struct GpuPlan {
   GpuRequest request;
   bool shows = false;
+  MachineGpus machine{};
 };
 
 int complain(Streams streams, std::string_view what, int code) {
@@ -98,21 +99,27 @@ Result<Wanted> read_wanted(const Arguments& arguments) {
 
 // Where a person has said which GPUs the program sees, the scheduler chooses none. A machine with
 // one GPU is left as it is. The scheduler is told which GPUs are here, because a container may have
-// some of them only.
+// some of them only. `2x` chooses among the GPUs that CUDA_VISIBLE_DEVICES leaves.
 Result<GpuPlan> plan_gpus(const GpuWish& wish) {
   GpuPlan plan;
-  if (wish.all || (wish.leaves_it_open() && std::getenv(kVisibleDevices) != nullptr)) return plan;
+  const char* const visible = std::getenv(kVisibleDevices);
+  if (wish.all || (wish.leaves_it_open() && visible != nullptr)) return plan;
   auto machine = machine_gpus();
   if (!machine) {
     if (wish.leaves_it_open()) return plan;
     return Error{fmt::format("--gpu: {}", machine.error().message)};
   }
-  auto chosen = find_gpus(wish, *machine);
+  const auto among = wish.counted
+                         ? only_visible(*machine, wish.wanted, visible, std::getenv(kDeviceOrder))
+                         : *machine;
+  if (!among) return Error{fmt::format("--gpu: {}", among.error().message)};
+  auto chosen = find_gpus(wish, *among);
   if (!chosen) return chosen.error();
   const bool is_chosen = !chosen->empty();
-  plan.shows = !wish.leaves_it_open() || machine->size() > 1;
+  plan.shows = !wish.leaves_it_open() || machine->gpus.size() > 1;
   plan.request = {is_chosen ? wire::GpuChoice::Chosen : wire::GpuChoice::Auto, wish.wanted,
-                  is_chosen ? std::move(*chosen) : reachable(*machine)};
+                  is_chosen ? std::move(*chosen) : reachable(*among)};
+  plan.machine = std::move(*machine);
   return plan;
 }
 
@@ -254,8 +261,10 @@ class RunTenant {
   }
 
   const std::string& name() const { return name_; }
-  // For CUDA_VISIBLE_DEVICES of the program; empty: as it is.
-  std::string shown() const { return plan_.shows ? visible_devices(gpus_) : ""; }
+  // What shows the program its GPUs; empty: its environment stays as it is.
+  std::vector<std::string> shown() const {
+    return plan_.shows ? visible_devices(gpus_, plan_.machine) : std::vector<std::string>{};
+  }
 
  private:
   UniqueFd ask_again() const {

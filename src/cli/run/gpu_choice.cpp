@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 
 #include "nvml/loader.h"
 
@@ -11,6 +12,17 @@ namespace nvshare::cli {
 namespace {
 
 constexpr std::string_view kUuidBegins = "GPU-";
+constexpr std::string_view kByBus = "PCI_BUS_ID";  // CUDA then counts as NVML does
+
+std::vector<std::string_view> split(std::string_view list) {
+  std::vector<std::string_view> entries;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    entries.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return entries;
+}
 
 // All of the text, as a whole number that is not negative.
 std::optional<int> number_in(std::string_view text) {
@@ -38,11 +50,12 @@ bool is_uuid_or_its_beginning(std::string_view entry) {
 // The numbers of GPUs that can be used: "only 0", "0 and 1", "0 to 7", "0, 2 and 3".
 std::string numbers(const MachineGpus& machine) {
   std::vector<std::size_t> all;
-  for (std::size_t i = 0; i < machine.size(); ++i) {
-    if (machine[i]) all.push_back(i);
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    if (machine.gpus[i]) all.push_back(i);
   }
   if (all.size() == 1) return fmt::format("only {}", all[0]);
-  if (all.size() == machine.size() && all.size() > 2) return fmt::format("0 to {}", all.back());
+  if (all.size() == machine.gpus.size() && all.size() > 2)
+    return fmt::format("0 to {}", all.back());
   const std::size_t last = all.back();
   all.pop_back();
   return fmt::format("{} and {}", fmt::join(all, ", "), last);
@@ -50,10 +63,10 @@ std::string numbers(const MachineGpus& machine) {
 
 Result<Uuid> by_number(int number, const MachineGpus& machine) {
   const auto at = static_cast<std::size_t>(number);
-  if (at >= machine.size()) {
+  if (at >= machine.gpus.size()) {
     return Error{fmt::format("there is no GPU {}: this machine has {}", number, numbers(machine))};
   }
-  if (machine[at]) return *machine[at];
+  if (machine.gpus[at]) return *machine.gpus[at];
   return Error{
       fmt::format("GPU {} has failed, or may not be used: nvidia-smi -i {} says which", at, at)};
 }
@@ -68,6 +81,14 @@ Result<Uuid> by_uuid(std::string_view entry, const MachineGpus& machine) {
     return Error{fmt::format("the UUIDs of {} GPUs begin with {}: give more of it", found, entry)};
   }
   return Error{fmt::format("there is no GPU {}: nvidia-smi -L lists those of this machine", entry)};
+}
+
+// The GPU has this number in CUDA, too, where CUDA counts by bus. CUDA leaves out GPUs that cannot
+// be used, and counts MIG devices.
+bool counts_alike(const MachineGpus& machine, std::size_t number) {
+  if (machine.mig || number >= machine.gpus.size()) return false;
+  const std::span up_to(machine.gpus.data(), number + 1);
+  return std::ranges::all_of(up_to, [](const auto& gpu) { return gpu.has_value(); });
 }
 
 class Nvml {
@@ -86,7 +107,10 @@ class Nvml {
     unsigned count = 0;
     nvml_.nvmlDeviceGetCount_v2(&count);
     MachineGpus all;
-    for (unsigned i = 0; i < count; ++i) all.push_back(gpu(i));
+    for (unsigned i = 0; i < count; ++i) {
+      all.gpus.push_back(gpu(i));
+      all.mig = all.mig || is_divided(i);
+    }
     if (reachable(all).empty()) return Error{"NVML knows no GPU that can be used"};
     return all;
   }
@@ -100,6 +124,13 @@ class Nvml {
       return std::nullopt;
     }
     return parse_uuid(text);
+  }
+  bool is_divided(unsigned number) const {
+    nvml::nvmlDevice_t device = nullptr;
+    unsigned now = 0;
+    unsigned later = 0;
+    return nvml_.nvmlDeviceGetHandleByIndex_v2(number, &device) == nvml::NVML_SUCCESS &&
+           nvml_.nvmlDeviceGetMigMode(device, &now, &later) == nvml::NVML_SUCCESS && now != 0;
   }
 
   const nvml::Loader& nvml_;
@@ -123,16 +154,13 @@ Result<GpuWish> parse_gpu_wish(std::string_view text) {
       return wish;
     }
   }
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view entry = text.substr(at, end - at);
+  for (const std::string_view entry : split(text)) {
     if (!number_in(entry) && !is_uuid_or_its_beginning(entry)) {
       return Error{fmt::format(
           "'{}' is not auto, all, 2x (for any two), a number, a UUID (GPU-...) or a list of those",
           text)};
     }
     wish.entries.emplace_back(entry);
-    at = end + 1;
   }
   if (wish.entries.size() > kMostGpus) {
     return Error{fmt::format("a run has at most {} GPUs", kMostGpus)};
@@ -148,7 +176,7 @@ Result<MachineGpus> machine_gpus() {
 
 std::vector<Uuid> reachable(const MachineGpus& machine) {
   std::vector<Uuid> all;
-  for (const auto& gpu : machine) {
+  for (const auto& gpu : machine.gpus) {
     if (gpu) all.push_back(*gpu);
   }
   return all;
@@ -172,10 +200,52 @@ Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const MachineGpus& mach
   return chosen;
 }
 
-std::string visible_devices(const std::vector<Uuid>& gpus) {
-  std::string text;
-  for (const Uuid& gpu : gpus) text += (text.empty() ? "" : ",") + to_text(gpu);
-  return text;
+Result<MachineGpus> only_visible(MachineGpus machine, int wanted, const char* devices,
+                                 const char* order) {
+  if (devices == nullptr) return machine;
+  const bool by_bus = order != nullptr && std::string_view(order) == kByBus;
+  std::vector<Uuid> seen;
+  for (const std::string_view entry : split(devices)) {
+    const auto number = number_in(entry);
+    if (!number && !is_uuid_or_its_beginning(entry)) break;  // as CUDA does
+    if (number && !(by_bus && counts_alike(machine, static_cast<std::size_t>(*number)))) {
+      return Error{
+          fmt::format("the numbers in {}={} need not be those of nvidia-smi: set {}={}, "
+                      "or name UUIDs",
+                      kVisibleDevices, devices, kDeviceOrder, kByBus)};
+    }
+    const auto gpu = number ? by_number(*number, machine) : by_uuid(entry, machine);
+    if (!gpu) break;
+    seen.push_back(*gpu);
+  }
+  if (seen.size() < static_cast<std::size_t>(wanted)) {
+    return Error{fmt::format("{} wanted, and {}={} leaves {}", wanted, kVisibleDevices, devices,
+                             seen.size())};
+  }
+  for (auto& gpu : machine.gpus) {
+    if (gpu && std::ranges::find(seen, *gpu) == seen.end()) gpu.reset();
+  }
+  return machine;
+}
+
+// Numbers, because vLLM and other programs read the variable as numbers of NVML. UUIDs serve where
+// a number would be another GPU. A UUID in --gpu becomes a number, too, because the number names
+// the GPU as surely.
+std::vector<std::string> visible_devices(const std::vector<Uuid>& gpus,
+                                         const MachineGpus& machine) {
+  std::string uuids;
+  std::string numbers;
+  bool by_number = true;
+  for (const Uuid& gpu : gpus) {
+    const auto at = std::ranges::find(machine.gpus, gpu) - machine.gpus.begin();
+    by_number = by_number && counts_alike(machine, static_cast<std::size_t>(at));
+    numbers += fmt::format("{}{}", numbers.empty() ? "" : ",", at);
+    uuids += (uuids.empty() ? "" : ",") + to_text(gpu);
+  }
+  if (gpus.empty()) return {};
+  if (!by_number) return {fmt::format("{}={}", kVisibleDevices, uuids)};
+  return {fmt::format("{}={}", kVisibleDevices, numbers),
+          fmt::format("{}={}", kDeviceOrder, kByBus)};
 }
 
 }  // namespace nvshare::cli

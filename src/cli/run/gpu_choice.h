@@ -31,7 +31,10 @@ Result<GpuWish> parse_gpu_wish(std::string_view text);
 
 // The GPUs of a machine, counted as nvidia-smi does. A GPU without a UUID cannot be used: it has
 // failed, or this user has no permission.
-using MachineGpus = std::vector<std::optional<Uuid>>;
+struct MachineGpus {
+  std::vector<std::optional<Uuid>> gpus;
+  bool mig = false;  // a GPU is divided into MIG devices
+};
 
 // The GPUs that programs find here. An error when NVML does not say, or no GPU can be used.
 Result<MachineGpus> machine_gpus();
@@ -41,8 +44,15 @@ std::vector<Uuid> reachable(const MachineGpus& machine);
 // is no such GPU or there are not as many as are wanted.
 Result<std::vector<Uuid>> find_gpus(const GpuWish& wish, const MachineGpus& machine);
 
-// How programs are shown these GPUs: the value of CUDA_VISIBLE_DEVICES.
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
-std::string visible_devices(const std::vector<Uuid>& gpus);
+inline constexpr const char* kDeviceOrder = "CUDA_DEVICE_ORDER";
+
+// The machine without the GPUs that these values of the variables hide (null: not set). An error
+// where fewer than `wanted` are left, or numbers count GPUs in an order that NVML does not know.
+Result<MachineGpus> only_visible(MachineGpus machine, int wanted, const char* devices,
+                                 const char* order);
+
+// How programs are shown these GPUs: variables, as "NAME=VALUE". Nothing for no GPUs.
+std::vector<std::string> visible_devices(const std::vector<Uuid>& gpus, const MachineGpus& machine);
 
 }  // namespace nvshare::cli

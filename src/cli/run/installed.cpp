@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <string_view>
 
-#include "cli/run/gpu_choice.h"
 #include "wire/channel.h"
 
 namespace nvshare::cli {
@@ -18,9 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPreload = "LD_PRELOAD";
 
-bool is_named(const char* entry, const char* name) {
-  const std::size_t length = std::strlen(name);
-  return std::strncmp(entry, name, length) == 0 && entry[length] == '=';
+std::string_view name_of(std::string_view entry) {
+  return entry.substr(0, entry.find('='));
 }
 
 }  // namespace
@@ -59,19 +58,18 @@ bool driver_is_there() {
 
 std::vector<std::string> sharing_environment(const std::string& library,
                                              const std::string& run_directory,
-                                             const std::string& gpus) {
-  std::vector<std::string> entries;
-  for (char** one = environ; *one != nullptr; ++one) {
-    if (is_named(*one, kPreload) || is_named(*one, wire::kRunDirectoryVariable)) continue;
-    if (!gpus.empty() && is_named(*one, kVisibleDevices)) continue;
-    entries.emplace_back(*one);
-  }
+                                             std::vector<std::string> more) {
   const char* preloaded = std::getenv(kPreload);
   const bool some = preloaded != nullptr && *preloaded != 0;
-  entries.push_back(
+  more.push_back(
       fmt::format("{}={}{}{}", kPreload, library, some ? ":" : "", some ? preloaded : ""));
-  entries.push_back(fmt::format("{}={}", wire::kRunDirectoryVariable, run_directory));
-  if (!gpus.empty()) entries.push_back(fmt::format("{}={}", kVisibleDevices, gpus));
+  more.push_back(fmt::format("{}={}", wire::kRunDirectoryVariable, run_directory));
+  std::vector<std::string> entries;
+  for (char** one = environ; *one != nullptr; ++one) {
+    const auto replaces = [&](const std::string& other) { return name_of(other) == name_of(*one); };
+    if (std::ranges::none_of(more, replaces)) entries.emplace_back(*one);
+  }
+  entries.insert(entries.end(), more.begin(), more.end());
   return entries;
 }
 

@@ -19,10 +19,10 @@ Result<std::string> preload_library();
 bool driver_is_there();
 
 // The environment of a program that takes part: this one's, with the library before whatever is
-// preloaded already, and the run directory. With `gpus`, that is its CUDA_VISIBLE_DEVICES. Entries
+// preloaded already, and the run directory. `more` replaces the variables that it names. Entries
 // are "NAME=VALUE".
 std::vector<std::string> sharing_environment(const std::string& library,
                                              const std::string& run_directory,
-                                             const std::string& gpus = {});
+                                             std::vector<std::string> more = {});
 
 }  // namespace nvshare::cli

@@ -231,7 +231,26 @@ TEST(BrokerTenants, LimitsThatSomebodyHasSetStay) {
 TEST(BrokerTenants, AreBounded) {
   TestBroker t;
   for (std::size_t i = 0; i < Tenants::kMostTenants; ++i) t.tenant("t" + std::to_string(i));
-  EXPECT_FALSE(t.broker.begin_run({TenantKind::Run, "one-more", 0}, {}, t.now));
+  const auto one_more = t.broker.begin_run({TenantKind::Run, "one-more", 0}, {}, t.now);
+  ASSERT_FALSE(one_more);
+  EXPECT_EQ(one_more.error().message,
+            "the scheduler serves 4096 tenants, as many as it can: end runs, or reset limits");
+}
+
+TEST(BrokerTenants, AUserDoesNotMakeRoomForItsOwnRun) {
+  TestBroker t;
+  const auto user = t.broker.tenant_for({TenantKind::User, "user-1000", 1000}, {}, t.now);
+  t.now += 1s;
+  const auto other = t.broker.tenant_for({TenantKind::User, "user-1001", 1001}, {}, t.now);
+  for (std::size_t i = 2; i < Tenants::kMostTenants; ++i) t.tenant("t" + std::to_string(i));
+  const auto begin = [&](const std::string& name) {
+    return t.broker.begin_run({TenantKind::Run, name, 1000}, {}, t.now, wire::Backend::Default,
+                              false, *user);
+  };
+  const auto run = begin("one-more");
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_EQ(t.broker.tenants().at(*run).parent, *user);
+  EXPECT_FALSE(t.broker.tenants().contains(*other)) << "the next one that nobody uses";
 }
 
 TEST(BrokerTenants, WhoHasBeenAwayLongestMakesRoom) {

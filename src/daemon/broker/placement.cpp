@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "daemon/broker/tree.h"
+
 namespace nvshare::daemon {
 
 // The GPUs that the run names, in its order. Whatever the scheduler does not know is left out.
@@ -87,7 +89,9 @@ void RunPlacer::place(TenantId tenant, const wire::RunBegin& begin, bool claimed
     placed = {};
     return;
   }
-  placed.awaited = true;
+  // After a restart of the scheduler programs may be back before their run is. The run would count
+  // twice then, because no first client comes any more.
+  placed.awaited = clients_below(tenants_, tenant).empty();
   say(placed, welcome);
   log_.info("run_placed", {{"tenant", at->second.is.name},
                            {"gpu", placed.gpus.front().value},

@@ -73,6 +73,17 @@ TEST_F(RunPlacerTest, ARunCountsUntilItsFirstClientHasComeOrItEnds) {
   EXPECT_EQ(auto_run("c"), std::vector{second});
 }
 
+// After a restart of the scheduler programs may come back before their keeper does.
+TEST_F(RunPlacerTest, ARunWhoseProgramsAreBackAlreadyCountsOnce) {
+  const auto a = t.broker.begin_run({TenantKind::Run, "a", 1000}, {.memory = gib(10)}, t.now);
+  const ClientId client = t.join(*a);
+  ASSERT_TRUE(t.ask(client, gib(4)));
+  t.broker.place_run(*a, begin(wire::GpuChoice::Kept, {kTestGpu}), welcome);
+  EXPECT_FALSE(placed(*a).awaited);
+  EXPECT_EQ(auto_run("b"), std::vector{second});
+  EXPECT_EQ(said(), "placed on GPU 1: it was idle; GPU 0 had 1 program");
+}
+
 TEST_F(RunPlacerTest, TheRunsMemoryLimitIsReserved) {
   ASSERT_EQ(auto_run("a", gib(10)), std::vector{first});
   ASSERT_EQ(auto_run("b"), std::vector{second});

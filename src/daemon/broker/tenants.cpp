@@ -19,8 +19,10 @@ const TenantRecord* Tenants::find_tenant(std::string_view name) const {
 
 Result<TenantId> Tenants::add_tenant(const TenantName& name, const core::Limits& limits,
                                      std::optional<TenantId> parent, Time now) {
-  if (tenants_.size() >= kMostTenants && !make_room(now)) {
-    return Error{"the scheduler serves too many tenants"};
+  if (tenants_.size() >= kMostTenants && !make_room(parent, now)) {
+    return Error{
+        fmt::format("the scheduler serves {} tenants, as many as it can: end runs, or reset limits",
+                    kMostTenants)};
   }
   const TenantId id{next_tenant_};
   const auto added = step(core::TenantAdded{id, name.name, limits, parent}, now);
@@ -136,11 +138,12 @@ bool Tenants::in_use(const TenantRecord& tenant, Time now) const {
 }
 
 // Of the tenants that nobody uses now, the one that has been so longest goes, whatever it owes; but
-// none that somebody has limited or paused, for whoever makes many tenants would undo that.
-bool Tenants::make_room(Time now) {
+// none that somebody has limited or paused, for whoever makes many tenants would undo that. The
+// parent of the tenant that the room is for stays, because it is about to have a part.
+bool Tenants::make_room(std::optional<TenantId> parent, Time now) {
   const TenantRecord* oldest = nullptr;
   for (const auto& [id, tenant] : tenants_) {
-    if (!is_vacant(tenant) || tenant.kept || is_held(tenant)) continue;
+    if (id == parent || !is_vacant(tenant) || tenant.kept || is_held(tenant)) continue;
     if (oldest == nullptr || tenant.empty_since < oldest->empty_since) oldest = &tenant;
   }
   if (oldest == nullptr) return false;

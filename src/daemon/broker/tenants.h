@@ -49,7 +49,7 @@ class Tenants : private Owner {
   bool is_held(const TenantRecord& tenant) const;
   bool in_use(const TenantRecord& tenant, Time now) const;
   void remove(const TenantRecord& tenant, Time now);
-  bool make_room(Time now);
+  bool make_room(std::optional<TenantId> parent, Time now);
   void forget_unused(Time now);
   void show_limits(TenantId tenant);
   void sample_shares(Time now);

@@ -75,7 +75,8 @@ TEST(Sampler, AGpuThatHangsDoesNotStopTheOthers) {
 }
 
 TEST(Sampler, AShorterPeriodCountsAtOnce) {
-  auto sampler = GpuSampler::start(1, [](std::size_t) { return GpuSample{}; }, 1h);
+  auto sampler = GpuSampler::start(
+      1, [](std::size_t) { return GpuSample{}; }, 1h);
   ASSERT_TRUE(sampler);
   collect(**sampler, [](const auto& seen) { return seen.contains(0); });
   (*sampler)->set_period(1ms);

@@ -30,6 +30,14 @@ Bytes resident_on(const Broker& broker, GpuId gpu) {
   return sum;
 }
 
+Duration billed_on(const Broker& broker, GpuId gpu) {
+  Duration billed{};
+  for (const core::ShareView& share : broker.core().snapshot().shares) {
+    if (share.gpu == gpu && !share.is_part) billed += share.billed;
+  }
+  return billed;
+}
+
 bool MoveWatch::steady(const Broker& broker, GpuId gpu) {
   const GpuRecord& record = broker.gpus().at(gpu);
   const bool quiet =
@@ -86,17 +94,13 @@ std::vector<Foreign> GpuMonitor::foreign() const {
 
 void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients,
                              Time now) {
-  Duration billed{};
-  for (const core::ShareView& share : broker_.core().snapshot().shares) {
-    if (share.gpu == id && !share.is_part) billed += share.billed;
-  }
   int seen = 0;
   for (const auto& [pid, percent] : sample.busy) seen += clients.contains(pid) ? percent : 0;
   std::optional<MeterCheck>& meter = watched_.at(id).meter;
   // Without a process that is busy NVML may not know any at all.
   if (sample.busy.empty() && !meter) return;
   if (!meter) meter.emplace();
-  meter->add(billed, std::min(seen, 100), now);
+  meter->add(billed_on(broker_, id), std::min(seen, 100), now);
 }
 
 void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
@@ -119,8 +123,8 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
     if (registered.contains(process.pid) || watched.foreign.size() >= kMostForeign) continue;
     watched.foreign.push_back({process.pid, id, process.memory});
   }
-  const auto usage = watched.usage.read(broker_.core().snapshot(), id, sample.utilisation,
-                                        sample.at, now);
+  const auto usage =
+      watched.usage.read(broker_.core().snapshot(), id, sample.utilisation, sample.at, now);
   if (usage) on_usage_(id, *usage);
 }
 

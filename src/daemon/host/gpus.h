@@ -41,6 +41,9 @@ class OverheadEstimate {
 // they have is not taken for true: a claim would hide what others hold.
 Bytes resident_on(const Broker& broker, GpuId gpu);
 
+// What all clients of the GPU were billed together. The bill of a part is in its parent's already.
+Duration billed_on(const Broker& broker, GpuId gpu);
+
 // While memory moves, what was used a moment ago and what is there now do not belong together: a
 // reading that was taken then would be wrong by all that has moved.
 class MoveWatch {
@@ -82,8 +85,7 @@ class GpuMonitor {
   // The usage of a GPU, for those that decide by it.
   using OnUsage = std::function<void(GpuId, const core::UsageSample&)>;
 
-  GpuMonitor(Broker& broker, OnUsage on_usage)
-      : broker_(broker), on_usage_(std::move(on_usage)) {}
+  GpuMonitor(Broker& broker, OnUsage on_usage) : broker_(broker), on_usage_(std::move(on_usage)) {}
 
   // Adds the GPUs that were found.
   Result<void> add_gpus(const std::vector<FoundGpu>& found, Time now);

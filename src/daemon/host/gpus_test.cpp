@@ -120,6 +120,29 @@ TEST(MeterCheck, SaysTheSameWithAnotherPeriod) {
   EXPECT_NEAR(after(2s), after(1s), 0.1);
 }
 
+TEST(MeterCheck, CountsABillOnceForAllLevels) {
+  TestBroker t;
+  const TenantId user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
+  const auto run = [&](const std::string& name, TenantId parent) {
+    return *t.broker.begin_run({TenantKind::Run, name, 7}, {}, t.now, wire::Backend::Default, false,
+                               parent);
+  };
+  const TenantId outer = run("outer", user);
+  const auto work = [&](ClientId client, Duration used) {
+    t.want(client);
+    const std::uint64_t grant = t.granted(client);
+    ASSERT_GT(grant, 0u);
+    t.now += used;
+    t.release(client, grant, used);
+  };
+  work(t.join(user), 10ms);
+  work(t.join(run("inner", outer)), 20ms);
+  work(t.join(t.tenant("beside")), 30ms);
+  EXPECT_EQ(t.billed(user), 30ms) << "its own and that of its parts";
+  EXPECT_EQ(t.billed(outer), 20ms);
+  EXPECT_EQ(billed_on(t.broker, GpuId{0}), 60ms);
+}
+
 TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {
   TestBroker t;
   core::Limits limits;

@@ -1,5 +1,6 @@
 #include "daemon/host/users.h"
 
+#include <fmt/format.h>
 #include <grp.h>
 #include <pwd.h>
 #include <sys/stat.h>
@@ -68,7 +69,27 @@ void SubordinateUsers::read_again() {
   }
 }
 
-std::uint32_t SubordinateUsers::user_of(std::uint32_t uid) {
+// Asked for once after each change of the file, and until there is an answer.
+std::optional<std::uint32_t> SubordinateUsers::owner_of(Range& range) {
+  if (const auto number = parse_integer(range.user, 0, UINT32_MAX - 1)) {
+    return static_cast<std::uint32_t>(*number);
+  }
+  const auto known = known_.find(range.user);
+  const auto last = known == known_.end() ? std::nullopt : std::optional(known->second);
+  if (range.asked) return last;
+  const auto later = ask_again_.find(range.user);
+  if (later != ask_again_.end() && now_() < later->second) return last;
+  const auto found = find_user_(range.user);
+  if (!found) {
+    ask_again_[range.user] = now_() + kAskAgain;
+    return last;
+  }
+  range.asked = true;
+  known_[range.user] = *found;
+  return found;
+}
+
+Result<std::uint32_t> SubordinateUsers::user_of(std::uint32_t uid) {
   struct stat about {};
   if (stat(path_.c_str(), &about) != 0) return uid;
   const timespec& now = about.st_mtim;
@@ -78,12 +99,9 @@ std::uint32_t SubordinateUsers::user_of(std::uint32_t uid) {
   }
   for (Range& range : ranges_) {
     if (uid < range.first || uid - range.first >= range.count) continue;
-    if (!range.owner) {
-      const auto number = parse_integer(range.user, 0, UINT32_MAX - 1);
-      range.owner =
-          number ? std::optional(static_cast<std::uint32_t>(*number)) : find_user_(range.user);
-    }
-    return range.owner.value_or(uid);
+    if (const auto owner = owner_of(range)) return *owner;
+    return Error{fmt::format("{} gives the user number {} to '{}', which the machine does not know",
+                             path_, uid, range.user)};
   }
   return uid;
 }

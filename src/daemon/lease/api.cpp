@@ -55,14 +55,10 @@ HttpReply lease_reply(const core::Answer& answer, const Object& body) {
 }
 
 Object counts_of(const core::LeaseCounts& counts) {
-  return {{"acquired", counts.acquired},
-          {"timedOut", counts.timed_out},
-          {"skipped", counts.skipped},
-          {"fellBack", counts.fell_back},
-          {"queueFull", counts.queue_full},
-          {"revoked", counts.revoked},
-          {"released", counts.released},
-          {"queueWaitMsTotal", milliseconds(counts.waited)}};
+  return {{"acquired", counts.acquired},    {"timedOut", counts.timed_out},
+          {"skipped", counts.skipped},      {"fellBack", counts.fell_back},
+          {"queueFull", counts.queue_full}, {"revoked", counts.revoked},
+          {"released", counts.released},    {"queueWaitMsTotal", milliseconds(counts.waited)}};
 }
 
 // Keys that a body may have; an error for any other.
@@ -374,16 +370,16 @@ LeaseApi::Json::Answer LeaseApi::Json::classes() {
   const auto& counts = arbiter().counts();
   for (const core::TaskClass& one : arbiter().config().classes) {
     const auto counted = counts.find(one.name);
-    all.push_back({{"taskType", one.name},
-                   {"priority", one.priority},
-                   {"tenantPriority", core::tenant_priority(one.priority)},
-                   {"maxWaitMs", milliseconds(one.max_wait)},
-                   {"holdMaxMs", milliseconds(one.hold_max)},
-                   {"busy", core::name_of(one.busy)},
-                   {"pressure", core::name_of(one.pressure)},
-                   {"slots", one.slots ? Object(*one.slots) : Object(nullptr)},
-                   {"counts", counts_of(counted == counts.end() ? core::LeaseCounts{}
-                                                                : counted->second)}});
+    all.push_back(
+        {{"taskType", one.name},
+         {"priority", one.priority},
+         {"tenantPriority", core::tenant_priority(one.priority)},
+         {"maxWaitMs", milliseconds(one.max_wait)},
+         {"holdMaxMs", milliseconds(one.hold_max)},
+         {"busy", core::name_of(one.busy)},
+         {"pressure", core::name_of(one.pressure)},
+         {"slots", one.slots ? Object(*one.slots) : Object(nullptr)},
+         {"counts", counts_of(counted == counts.end() ? core::LeaseCounts{} : counted->second)}});
   }
   return json_reply(200, {{"classes", all}});
 }
@@ -395,8 +391,7 @@ Object LeaseApi::Json::view_of(GpuId gpu) const {
   const auto optional = [](const auto& value) { return value ? Object(*value) : Object(nullptr); };
   shown["gpu_admission_state"] = core::name_of(view->state);
   shown["gpu_usage"] = optional(view->usage);
-  shown["gpu_usage_cache_age_ms"] =
-      view->age ? Object(milliseconds(*view->age)) : Object(nullptr);
+  shown["gpu_usage_cache_age_ms"] = view->age ? Object(milliseconds(*view->age)) : Object(nullptr);
   shown["gpu_queue_len"] = view->waiting;
   shown["active_leases"] = view->active;
   shown["lease_slots"] = arbiter().config().slots;
@@ -440,16 +435,11 @@ struct LeaseApi::Route {
 
 const std::vector<LeaseApi::Route>& LeaseApi::routes() {
   static const std::vector<Route> all{
-      {"POST", "/v1/leases", &Json::ask_somewhere},
-      {"POST", "/v1/gpus/*/leases", &Json::ask_there},
-      {"GET", "/v1/leases", &Json::list},
-      {"GET", "/v1/leases/*", &Json::look},
-      {"DELETE", "/v1/leases/*", &Json::release},
-      {"POST", "/v1/leases/*/renew", &Json::renew},
-      {"GET", "/v1/classes", &Json::classes},
-      {"GET", "/v1/status", &Json::status},
-      {"GET", "/v1/config", &Json::config},
-      {"PATCH", "/v1/config", &Json::change},
+      {"POST", "/v1/leases", &Json::ask_somewhere}, {"POST", "/v1/gpus/*/leases", &Json::ask_there},
+      {"GET", "/v1/leases", &Json::list},           {"GET", "/v1/leases/*", &Json::look},
+      {"DELETE", "/v1/leases/*", &Json::release},   {"POST", "/v1/leases/*/renew", &Json::renew},
+      {"GET", "/v1/classes", &Json::classes},       {"GET", "/v1/status", &Json::status},
+      {"GET", "/v1/config", &Json::config},         {"PATCH", "/v1/config", &Json::change},
   };
   return all;
 }

@@ -26,9 +26,9 @@ LeaseService::LeaseService(Reactor& reactor, const Broker& broker, const Setting
       log_(log),
       leases_(
           settings.arbiter, [&reactor] { return reactor.now(); }, reactor, processes, log),
-      api_(leases_, {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
-                     [&processes](int pid) { return processes.user_of(pid); }, wall_clock,
-                     geteuid()}) {}
+      api_(leases_,
+           {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
+            [&processes](int pid) { return processes.user_of(pid); }, wall_clock, geteuid()}) {}
 
 void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   auto http = HttpServer::start(

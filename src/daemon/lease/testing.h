@@ -82,9 +82,7 @@ struct LeaseWorld {
     }
     broker.now = until;
   }
-  void usage(double busy) {
-    leases.take_sample(GpuId{0}, core::UsageSample::of(broker.now, busy));
-  }
+  void usage(double busy) { leases.take_sample(GpuId{0}, core::UsageSample::of(broker.now, busy)); }
 
   TestBroker broker;
   Time start = broker.now;

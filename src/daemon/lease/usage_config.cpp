@@ -27,19 +27,19 @@ struct JsonField {
 };
 constexpr std::array kJsonFields{
     JsonField{"gpuUsage.sampleIntervalMs", "usageSampleIntervalMs", "usage_sample_interval",
-          Unit::Milliseconds},
+              Unit::Milliseconds},
     JsonField{"gpuUsage.cacheTtlMs", "usageCacheTtlMs", "usage_cache_ttl", Unit::Milliseconds},
     JsonField{"gpuUsage.baseHighWater", "gpuUsageHighWater", "usage_high_water", Unit::Percent},
     JsonField{"gpuUsage.baseLowWater", "gpuUsageLowWater", "usage_low_water", Unit::Percent},
     JsonField{"gpuUsage.dynamicAdjustment.enabled", "", "usage_boosts", Unit::Truth},
     JsonField{"gpuUsage.dynamicAdjustment.longAudioThresholdMs", "longAudioThresholdMs",
-          "usage_long_audio", Unit::Milliseconds},
+              "usage_long_audio", Unit::Milliseconds},
     JsonField{"gpuUsage.dynamicAdjustment.highWaterBoost", "highWaterBoost", "usage_high_boost",
-          Unit::Percent},
+              Unit::Percent},
     JsonField{"gpuUsage.dynamicAdjustment.lowWaterBoost", "lowWaterBoost", "usage_low_boost",
-          Unit::Percent},
+              Unit::Percent},
     JsonField{"gpuUsage.dynamicAdjustment.adjustmentTtlMs", "adjustmentTtlMs", "usage_boost_lasts",
-          Unit::Milliseconds},
+              Unit::Milliseconds},
     JsonField{"leases.slots", "", "lease_slots", Unit::Count},
     JsonField{"leases.queue", "", "lease_queue", Unit::Count},
 };
@@ -132,8 +132,7 @@ Json usage_config(const Settings& settings) {
   for (const JsonField& field : kJsonFields) {
     std::string pointer = "/" + std::string(field.path);
     std::ranges::replace(pointer, '.', '/');
-    config[Json::json_pointer(pointer)] =
-        value_of(field, daemon::text_of(settings, field.setting));
+    config[Json::json_pointer(pointer)] = value_of(field, daemon::text_of(settings, field.setting));
   }
   return config;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "base/run_name.h"
@@ -47,7 +48,7 @@ const TenantRecord* Changes::find(const std::string& name) const {
   return user ? broker_.find_tenant(user->name) : nullptr;
 }
 
-// A run may be called as its user likes: a limit that is meant for a user must not end there.
+// A run may be called as its user likes: a command that is meant for a user must not end there.
 Result<void> Changes::check_unique(const std::string& name) const {
   const TenantRecord* found = broker_.find_tenant(name);
   if (found == nullptr || found->is.kind != TenantKind::Run) return {};
@@ -194,17 +195,29 @@ Result<bool> Changes::set_scheduling(bool on, Time now) {
 
 // --- restarts ----------------------------------------------------------------------------------
 
-void Changes::restore(Time now) {
-  const auto settings = kept_.settings();  // one that is refused is dropped from the kept ones
-  for (const auto& [name, value] : settings) {
-    const Setting* setting = find_setting(name);
-    const Result<void> applied =
-        setting == nullptr ? Error{"there is none"} : apply_settings({{name, value}}, now);
-    if (applied) continue;
-    log_.warn("setting_not_restored",
-              {{"name", name}, {"value", value}, {"reason", applied.error().message}});
-    kept_.drop_setting(name);
+// One setting can bound another. Where they do not fit all at once, those that fit are taken.
+void Changes::restore_settings(Time now) {
+  auto left = kept_.settings();
+  if (apply_settings({left.begin(), left.end()}, now)) return;
+  std::map<std::string, std::string> reasons;
+  const auto fits = [&](const auto& kept) {
+    const auto applied = apply_settings({kept}, now);
+    if (!applied) reasons[kept.first] = applied.error().message;
+    return static_cast<bool>(applied);
+  };
+  while (std::erase_if(left, fits) > 0) {
   }
+  if (left.empty()) return;
+  std::string refused;
+  for (const auto& [name, value] : left) {
+    refused +=
+        fmt::format("{}{}={} ({})", refused.empty() ? "" : ", ", name, value, reasons.at(name));
+  }
+  log_.warn("settings_not_restored", {{"settings", refused}, {"effect", "they stay in the file"}});
+}
+
+void Changes::restore(Time now) {
+  restore_settings(now);
   if (!kept_.scheduling()) (void)broker_.set_scheduling(false, now);
   for (const LiveTenant& one : kept_.live()) {
     // A pod or container is a part of what its first process tells.
@@ -220,18 +233,18 @@ void Changes::restore(Time now) {
   }
 }
 
-void Changes::look(Time now) {
+void Changes::look(Time now, const Kept::Boxes& boxes) {
   const auto find = [this](const TenantName& name) -> const TenantRecord* {
     const TenantRecord* found = broker_.find_tenant(name.name);
     if (found == nullptr || found->is.kind != name.kind) return nullptr;
     return name.kind != TenantKind::Run || found->is.uid == name.uid ? found : nullptr;
   };
+  const auto busy = [&](const TenantName& name) {
+    const TenantRecord* found = find(name);
+    return found != nullptr && (!found->clients.empty() || !found->parts.empty());
+  };
   const auto gone =
-      kept_.look([&](const TenantName& name) { return find(name) != nullptr; },
-                 [&](const TenantName& name) {
-                   const TenantRecord* found = find(name);
-                   return found != nullptr && (!found->clients.empty() || !found->parts.empty());
-                 });
+      kept_.look([&](const TenantName& name) { return find(name) != nullptr; }, busy, boxes);
   for (const TenantName& name : gone) {
     const TenantRecord* tenant = find(name);
     if (tenant == nullptr) continue;

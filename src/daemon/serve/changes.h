@@ -31,13 +31,13 @@ class Changes {
   // Puts in force what a scheduler before this one has kept. Before programs connect; runs come
   // with ProgramServer::restore_runs().
   void restore(Time now);
-  // About once a second: forgets what is kept about tenants that are gone.
-  void look(Time now);
+  // About once a second: forgets what is kept about tenants that are gone (Kept::look).
+  void look(Time now, const Kept::Boxes& boxes);
 
   // The tenant of that name, where a user has two: "user-1000" and the user's own. A run has a
   // second one as well: "user-1000/train". Null: there is none now.
   const TenantRecord* find(const std::string& name) const;
-  // Whether a run and a user are called so: a person who changes one must say which.
+  // An error where a run and a user are called so: the person must say which.
   Result<void> check_unique(const std::string& name) const;
   // The tenant of a user that need not have a process. An error when the name is no user's.
   Result<TenantId> make_user(const std::string& name, Time now);
@@ -73,6 +73,8 @@ class Changes {
  private:
   std::optional<TenantName> user_named(const std::string& name) const;
   Result<void> apply_settings(const SettingTexts& texts, Time now);
+  // Settings that do not fit stay kept: they may fit the next version, or the next file.
+  void restore_settings(Time now);
   Result<void> apply_limits(const TenantRecord& tenant, Time now);
   void apply_all_limits(Time now);
 

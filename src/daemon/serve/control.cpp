@@ -62,6 +62,7 @@ struct Control::Json {
   Result<const TenantRecord*> tenant_named(const json& request) const {
     const auto name = text_in(request, "name");
     if (!name) return Error{"\"name\" is missing"};
+    if (const auto unique = control.changes_.check_unique(*name); !unique) return unique.error();
     if (const TenantRecord* found = control.changes_.find(*name)) return found;
     if (control.changes_.declared_for(*name)) {
       return Error{fmt::format("'{}' is declared, and has no process now", *name)};
@@ -336,7 +337,8 @@ struct Control::Json {
   Result<json> why(const json& request) const {
     const auto found = tenant_named(request);
     const auto name = text_in(request, "name");
-    if (const auto will_be = !found && name ? control.changes_.declared_for(*name) : std::nullopt) {
+    const bool absent = name && control.changes_.find(*name) == nullptr;
+    if (const auto will_be = absent ? control.changes_.declared_for(*name) : std::nullopt) {
       return json{{"placed", nullptr},
                   {"processes", json::array()},
                   {"host_memory", nullptr},
@@ -385,9 +387,6 @@ struct Control::Json {
   // A tenant to change: a user need not be there yet.
   Result<TenantId> tenant_to_change(const json& request) const {
     const auto name = text_in(request, "name");
-    if (name) {
-      if (const auto unique = control.changes_.check_unique(*name); !unique) return unique.error();
-    }
     if (name && control.changes_.find(*name) == nullptr) {
       if (const auto made = control.changes_.make_user(*name, now)) return *made;
     }
@@ -412,7 +411,7 @@ struct Control::Json {
             {"declared", true},
             {"limits", limits(will_be.limits)},
             {"limits_from", sources(will_be.from)},
-            {"expires", expires ? json(Declared::kLasts) : json(nullptr)},
+            {"expires", expires ? json(Declared::kPromised) : json(nullptr)},
             {"kept", kept}};
   }
 

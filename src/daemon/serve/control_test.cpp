@@ -473,6 +473,23 @@ TEST_F(ControlTest, AContainerThatIsThereIsLimitedByItsLongId) {
   EXPECT_EQ(reset["tenant"]["cores"], 100);
 }
 
+TEST_F(ControlTest, ANameOfAUserAndARunIsRefusedByEveryCommand) {
+  const auto user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
+  ASSERT_TRUE(t.broker.begin_run({TenantKind::Run, "alice", 7}, {}, t.now, wire::Backend::Default,
+                                 false, user));
+  kept.set_limits(user_tenant(1000), {40, {}, {}});  // `why` can tell of an absent user
+  for (const char* op : {"limit", "pause", "sleep", "wake", "why", "trace"}) {
+    json request{{"op", op}, {"name", "alice"}};
+    if (op == std::string_view("limit")) request["cores"] = 40;
+    if (op == std::string_view("pause")) request["paused"] = true;
+    EXPECT_EQ(refused(request),
+              "'alice' is a user and a run: say user-1000 for the user, user-7/alice for the run")
+        << op;
+    request["name"] = "user-7/alice";
+    EXPECT_TRUE(ask(request)["ok"].get<bool>()) << op;
+  }
+}
+
 TEST_F(ControlTest, ALimitForAUserDoesNotEndAtARunOfThatName) {
   const auto user = *t.broker.tenant_for({TenantKind::User, "user-7", 7}, {}, t.now);
   ASSERT_TRUE(t.broker.begin_run({TenantKind::Run, "alice", 7}, {}, t.now, wire::Backend::Default,
@@ -525,17 +542,6 @@ TEST_F(ControlTest, WhatIsChangedIsKept) {
   EXPECT_EQ(next.broker.core().config().turn, 9ms);
   EXPECT_EQ(fresh.core.turn, 9ms);
   EXPECT_FALSE(next.broker.scheduling());
-}
-
-TEST_F(ControlTest, AKeptSettingThatIsNoneAnyMoreIsDropped) {
-  State old;
-  old.settings = {{"trun", "9ms"}, {"turn", "9h"}, {"policy", "fair"}, {"max_clients", "7"}};
-  Kept after(t.log);
-  after.restore(old, "", [](const KeptRun&) { return true; });
-  Settings fresh;
-  Changes(t.broker, fresh, after, t.log).restore(t.now);
-  EXPECT_EQ(fresh.max_clients, 7);
-  EXPECT_EQ(after.settings(), (std::map<std::string, std::string>{{"max_clients", "7"}}));
 }
 
 TEST_F(ControlTest, AChangeThatCannotBeWrittenIsDoneAllTheSame) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 #include "base/unique_fd.h"
@@ -47,6 +48,7 @@ std::optional<std::uint64_t> start_in_stat(std::string_view text) {
 }
 
 std::optional<std::string> Processes::read(int pid, std::string_view file) const {
+  ++reads_;
   const UniqueFd fd(
       ::open(fmt::format("{}/{}/{}", proc_, pid, file).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return std::nullopt;
@@ -108,7 +110,8 @@ Result<std::optional<TenantId>> Processes::run_above(int pid, const RunAt& run_a
   return Error{fmt::format("more than {} processes are above process {}", kDeepest, first)};
 }
 
-std::vector<TenantName> Processes::tenants_in(std::string_view cgroup, std::uint32_t uid) const {
+Result<std::vector<TenantName>> Processes::tenants_in(std::string_view cgroup,
+                                                      std::uint32_t uid) const {
   std::vector<TenantName> levels;
   const std::string group = group_in_cgroup(cgroup).value_or("");
   const std::string* declared = nullptr;
@@ -120,9 +123,10 @@ std::vector<TenantName> Processes::tenants_in(std::string_view cgroup, std::uint
   const FoundInCgroup found = found_in_cgroup(cgroup, ownership_.is_of_a_user);
   if (found.pod) levels.push_back(pod_tenant(*found.pod, uid));
   if (found.container) levels.push_back(container_tenant(*found.container, uid));
-  if (levels.empty()) {
-    levels.push_back(user_tenant(ownership_.user_of ? ownership_.user_of(uid) : uid));
-  }
+  if (!levels.empty()) return levels;
+  const Result<std::uint32_t> user = ownership_.user_of ? ownership_.user_of(uid) : uid;
+  if (!user) return user.error();
+  levels.push_back(user_tenant(*user));
   return levels;
 }
 
@@ -135,11 +139,44 @@ Result<std::vector<TenantName>> Processes::tenants_of(int pid, std::uint32_t uid
   return tenants_in(cgroup.value_or(""), uid);
 }
 
+// Without the parent the run would leave the limits of its user.
+Result<std::vector<TenantName>> Processes::tenants_around(int pid, const std::string& group,
+                                                          std::uint32_t uid,
+                                                          const std::string& parent) const {
+  auto levels = tenants_of(pid, uid);
+  if (!levels || (pid == 0 && !group.empty())) levels = tenants_in("0::" + group, uid);
+  const auto kept = levels ? std::nullopt : tenant_called(parent);
+  return kept ? std::vector{*kept} : levels;
+}
+
+std::optional<std::set<std::string>> Processes::boxes() const {
+  std::set<std::string> texts;  // processes of one cgroup have the same
+  std::error_code failed;
+  std::filesystem::directory_iterator at(proc_, failed);
+  for (; !failed && at != std::filesystem::directory_iterator(); at.increment(failed)) {
+    const std::string name = at->path().filename();
+    int pid = 0;
+    const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (wrong != std::errc{} || end != name.data() + name.size()) continue;
+    if (auto text = read(pid, "cgroup")) texts.insert(std::move(*text));
+  }
+  if (failed) return std::nullopt;
+  std::set<std::string> names;
+  for (const std::string& text : texts) {
+    const FoundInCgroup found = found_in_cgroup(text, ownership_.is_of_a_user);
+    if (found.pod) names.insert(pod_tenant(*found.pod).name);
+    if (found.container) names.insert(container_tenant(*found.container).name);
+  }
+  return names;
+}
+
 std::string Processes::home_of(int pid, std::uint32_t uid) const {
   const auto cgroup = pid > 0 ? read(pid, "cgroup") : std::nullopt;
   if (!cgroup) return {};
   std::string home = std::to_string(uid);
-  for (const TenantName& level : tenants_in(*cgroup, uid)) home += "/" + level.name;
+  const auto levels = tenants_in(*cgroup, uid);
+  if (!levels) return {};
+  for (const TenantName& level : *levels) home += "/" + level.name;
   for (const char* name : {"user", "pid"}) {
     struct stat about {};
     const std::string path = fmt::format("{}/{}/ns/{}", proc_, pid, name);

@@ -109,16 +109,35 @@ TEST_F(Table, TenantsAroundAProcessNest) {
   process(51, 1, "/system.slice/jupyter.service/nvshare-run-a");
   process(52, 1, "/system.slice/jupyter.service/docker/" + kId);
   process(53, 1, "/system.slice/jupyter.service2");
-  const Processes all =
-      processes({.is_of_a_user = {},
-                 .user_of = [](std::uint32_t uid) { return uid == 7 ? 1000 : uid; },
-                 .cgroups = {"/system.slice", "/system.slice/jupyter.service"}});
+  const Processes all = processes({.is_of_a_user = {},
+                                   .user_of = [](std::uint32_t uid) -> Result<std::uint32_t> {
+                                     if (uid == 8) return Error{"the directory is away"};
+                                     return uid == 7 ? 1000 : uid;
+                                   },
+                                   .cgroups = {"/system.slice", "/system.slice/jupyter.service"}});
   EXPECT_EQ(names_of(all.tenants_of(50, 0)), "pod-" + pod + " > container-0123456789ab");
   EXPECT_EQ(names_of(all.tenants_of(51, 5)), "cgroup-system.slice-jupyter.service");
   EXPECT_EQ(names_of(all.tenants_of(52, 5)),
             "cgroup-system.slice-jupyter.service > container-0123456789ab");
   EXPECT_EQ(names_of(all.tenants_of(53, 5)), "cgroup-system.slice");
   EXPECT_EQ(names_of(all.tenants_of(20, 7)), "user-1000") << "a number that was given to that user";
+  EXPECT_EQ(names_of(all.tenants_of(20, 8)), "the directory is away") << "no user of its own";
+  EXPECT_EQ(names_of(all.tenants_of(51, 8)), "cgroup-system.slice-jupyter.service");
+  EXPECT_EQ(all.home_of(20, 8), "");
+  EXPECT_EQ(names_of(all.tenants_around(20, "", 7, "user-1")), "user-1000");
+  EXPECT_EQ(names_of(all.tenants_around(0, "/docker/" + kId, 8, "user-1")),
+            "container-0123456789ab");
+  EXPECT_EQ(names_of(all.tenants_around(20, "", 8, "user-1000")), "user-1000") << "as it was";
+  EXPECT_EQ(names_of(all.tenants_around(20, "", 8, "train")), "the directory is away");
+}
+
+TEST_F(Table, PodsAndContainersAreThereWithAnyProcess) {
+  const std::string pod = "0b1d2c3a-1111-2222-3333-444455556666";
+  process(50, 1, "/kubepods/pod" + pod + "/" + std::string(64, 'a'));
+  std::filesystem::create_directory(folder_of(51));  // ends at this moment
+  const std::set<std::string> all{"container-0123456789ab", "container-aaaaaaaaaaaa", "pod-" + pod};
+  EXPECT_EQ(table.boxes(), all);
+  EXPECT_FALSE(Processes("/nowhere").boxes());
 }
 
 TEST_F(Table, ProcessesHaveNames) {

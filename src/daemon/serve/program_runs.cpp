@@ -15,6 +15,9 @@ namespace {
 // A keeper's connection is closed a moment before its process has left the run's cgroup.
 constexpr Duration kKeeperEnds = 500ms;
 constexpr Duration kLookClosely = 10ms;
+// Between turns that look for programs that came before their run. So it takes a fifth of the time
+// at most, however many runs begin.
+constexpr Duration kLookAgain = 10ms;
 
 // What the run asks for. 100 cores, no memory and priority 0 ask for nothing.
 Result<core::Limits> limits_of(const wire::RunBegin& message, const Settings& settings) {
@@ -71,15 +74,15 @@ Result<std::optional<TenantId>> ProgramServer::run_of(int pid, Runs::Asked asked
   return runs_.run_of(pid, broker_->tenants(), asked);
 }
 
-// The tenant that the run is a part of. A keeper that comes back for its run is in the run already.
+// The tenant that the run is a part of. `inside`: the run that the keeper is in. A keeper that
+// comes back for its run is in the run already.
 Result<std::optional<TenantId>> ProgramServer::parent_for(const Session& session,
-                                                          const std::string& name) {
-  const auto run = run_of(session.peer.pid);
-  if (!run) return run.error();
-  if (*run) {
-    const TenantRecord& around = broker_->tenants().at(**run);
+                                                          const std::string& name,
+                                                          std::optional<TenantId> inside) {
+  if (inside) {
+    const TenantRecord& around = broker_->tenants().at(*inside);
     const bool is_it = around.is.name == name && around.is.uid == session.peer.uid && !around.open;
-    return is_it ? around.parent : *run;
+    return is_it ? around.parent : inside;
   }
   const auto outside = tenant_outside_runs(session.peer);
   if (!outside) return outside.error();
@@ -98,7 +101,9 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
   if (const auto restored = take_restored(session, name)) return *restored;
   // A name is free once the last process is gone.
   if (const TenantRecord* known = broker_->find_tenant(name)) look_after({known->id});
-  const auto parent = parent_for(session, name);
+  const auto inside = run_of(session.peer.pid);
+  if (!inside) return inside.error();
+  const auto parent = parent_for(session, name, *inside);
   if (!parent) return parent.error();
   const TenantName run{TenantKind::Run, name, session.peer.uid};
   // A run whose keeper is gone is begun again: by a new keeper, which asks for the same limits, or
@@ -106,8 +111,7 @@ Result<TenantId> ProgramServer::begin_run(const Session& session, const wire::Ru
   // would leave its limits.
   const TenantRecord* known = broker_->find_tenant(name);
   const auto before = known != nullptr && !known->open ? kept_.asked_by(run) : std::nullopt;
-  const auto inside = run_of(session.peer.pid);
-  const bool is_inside = known != nullptr && inside && *inside == known->id;
+  const bool is_inside = known != nullptr && *inside == known->id;
   if (before && is_inside) *limits = tightest(*limits, *before);
   if (has_memory_of_variable(message)) {
     const auto most = tightest_limits(broker_->tenants(), **parent).memory;
@@ -226,26 +230,61 @@ void ProgramServer::run_begin(Session& session, const wire::RunBegin& message) {
 
 // --- programs that came before their run -------------------------------------------------------
 
-// Whether the process is in the run, but was taken for one of a tenant around it.
-bool ProgramServer::belongs_to(const Session& session, TenantId run) {
-  if (session.doomed || session.run == run) return false;
-  const TenantMap& tenants = broker_->tenants();
-  std::optional<TenantId> taken_for;
-  if (session.client) taken_for = broker_->clients().at(*session.client).tenant;
-  if (session.run) taken_for = tenants.at(*session.run).parent;
-  if (!taken_for || *taken_for == run || !is_below(tenants, run, *taken_for)) return false;
-  if (session.run && is_below(tenants, run, *session.run)) return false;
-  const auto in = run_of(session.peer.pid, {.clients = false, .except = session.run});
-  return in && *in && is_below(tenants, **in, run);
+// The tenant that the process, or the run of this keeper, is a part of.
+std::optional<TenantId> ProgramServer::taken_for(const Session& session) const {
+  if (session.run) return broker_->tenants().at(*session.run).parent;
+  if (session.client) return broker_->clients().at(*session.client).tenant;
+  return std::nullopt;
 }
 
 // After the scheduler was away, programs and inner runs may be back before their run: they come
-// again.
+// again. Which of them are in the run, the process table says: that takes long, and is left to
+// look_again().
 void ProgramServer::call_back(TenantId run) {
+  std::set<TenantId> around;
+  for_each_level(broker_->tenants(), run,
+                 [&](const TenantRecord& level) { around.insert(level.id); });
   for (auto& [id, session] : sessions_) {
-    if (!belongs_to(session, run)) continue;
-    session.run ? give_up(*session.run) : doom(session);
+    if (session.doomed || (session.run && around.contains(*session.run))) continue;
+    const auto taken = taken_for(session);
+    if (taken && *taken != run && around.contains(*taken)) look_again_later(session);
   }
+}
+
+void ProgramServer::look_again_later(Session& session) {
+  if (session.look_again != 0) return;
+  session.look_again = ++last_place_;
+  look_again_.emplace(session.look_again, session.id);
+}
+
+void ProgramServer::leave_look_again(Session& session) {
+  look_again_.erase({std::exchange(session.look_again, 0), session.id});
+}
+
+// Whether the process is in a run, and was taken for one of a tenant around that run.
+bool ProgramServer::is_in_an_inner_run(const Session& session) {
+  const auto taken = taken_for(session);
+  if (!taken) return false;
+  const auto in = run_of(session.peer.pid, {.clients = false, .except = session.run});
+  if (!in || !*in || **in == *taken) return false;
+  const TenantMap& tenants = broker_->tenants();
+  return is_below(tenants, **in, *taken) && !(session.run && is_below(tenants, **in, *session.run));
+}
+
+// Looks at some of those that may be in a run that began after they came. When to go on.
+std::optional<Time> ProgramServer::look_again() {
+  const Time now = reactor_.now();
+  if (!look_again_.empty() && look_again_due_ <= now) {
+    const std::uint64_t before = processes_.reads();
+    while (!look_again_.empty() && processes_.reads() - before < kReadsPerTurn) {
+      Session& session = sessions_.at(look_again_.begin()->second);
+      leave_look_again(session);
+      if (session.doomed || !is_in_an_inner_run(session)) continue;
+      session.run ? give_up(*session.run) : doom(session);
+    }
+    look_again_due_ = now + kLookAgain;
+  }
+  return look_again_.empty() ? std::nullopt : std::optional(look_again_due_);
 }
 
 // All of the run come again, and find the tenant around it.
@@ -316,6 +355,7 @@ bool ProgramServer::is_populated(const std::string& group) const {
 void ProgramServer::look_after_runs() {
   // Not for each program that connects: after a restart there may be many of both.
   if (groups_) std::erase_if(old_groups_, [&](const auto& one) { return groups_->remove(one); });
+  look_after_restored();
   std::set<TenantId> all;
   for (const auto& [run, group] : runs_.all()) all.insert(run);
   look_after(all);

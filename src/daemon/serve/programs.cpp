@@ -20,19 +20,6 @@ namespace {
 constexpr int kAcceptsPerTurn = 32;
 constexpr int kPacketsPerTurn = 8;  // of one connection: nobody fills a turn alone
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-
-// The peer's process. Without the kernel's own word (Linux 6.5) the number may be another's by now.
-UniqueFd process_of(int socket, int pid) {
-  int process = -1;
-  socklen_t length = sizeof process;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &length) == 0)
-    return UniqueFd(process);
-  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
-
 }  // namespace
 
 ProgramServer::ProgramServer(Reactor& reactor, const Settings& settings, Kept& kept,
@@ -103,14 +90,18 @@ void ProgramServer::take(UniqueFd socket) {
   session.socket = std::move(socket);
   session.peer = {peer.pid, peer.uid};
   if (peer.pid > 0) {
-    session.process = process_of(session.socket.get(), peer.pid);
-    if (!session.process && errno == ESRCH) return doom(session);
+    auto held = processes_.hold_peer(session.socket.get(), peer.pid);
+    if (!held) return refuse(session, held.error().message);
+    if (held->gone) return doom(session);
+    session.process = std::move(held->descriptor);
+    if (!session.process) no_descriptor();
     session.key = processes_.key_of(peer.pid);
     // What was read may be of another process, which has the number now.
     if (has_ended(session)) return doom(session);
   }
   const auto levels = processes_.tenants_of(peer.pid, peer.uid);
-  if (!levels) return refuse(session, levels.error().message, wire::kRefusedForGood);
+  // Not for good: the next answer may be another, as of a user directory that was away.
+  if (!levels) return refuse(session, levels.error().message);
   const std::string& top = levels->front().name;
   count_for(session, top);
   if (programs_connected_ > settings_.max_clients) {
@@ -134,6 +125,15 @@ void ProgramServer::take(UniqueFd socket) {
   });
 }
 
+// One line for all: on such a kernel it is so for each process.
+void ProgramServer::no_descriptor(const std::string& reason) {
+  if (std::exchange(told_of_descriptors_, true)) return;
+  log_.warn("no_pidfd", {{"reason", reason},
+                         {"effect",
+                          "the end of a process is noticed by its connection, the end of "
+                          "a kept run within a second"}});
+}
+
 void ProgramServer::doom(Session& session) {
   if (session.doomed) return;
   session.doomed = true;
@@ -149,6 +149,7 @@ void ProgramServer::close(SessionId id) {
   Session session = std::move(at->second);
   sessions_.erase(at);
   greeting_.erase({session.hello_due, id});
+  leave_look_again(session);
   count_for(session, "");
   if (session.client) {
     by_client_.erase(*session.client);
@@ -159,18 +160,21 @@ void ProgramServer::close(SessionId id) {
 }
 
 std::optional<Time> ProgramServer::end_of_turn() {
+  reads_.clear();
   while (!greeting_.empty() && greeting_.begin()->first <= reactor_.now()) {
     Session& silent = sessions_.at(greeting_.begin()->second);
     greeting_.erase(greeting_.begin());
     log_.warn("no_hello", {{"pid", silent.peer.pid}, {"uid", silent.peer.uid}});
     doom(silent);
   }
+  const std::optional<Time> look_again_due = look_again();
   while (!doomed_.empty()) {  // closing one can doom another
     const SessionId id = doomed_.back();
     doomed_.pop_back();
     close(id);
   }
   std::optional<Time> next = look_at_ending();
+  if (look_again_due) next = std::min(next.value_or(Time::max()), *look_again_due);
   if (!greeting_.empty()) next = std::min(next.value_or(Time::max()), greeting_.begin()->first);
   return next;
 }
@@ -183,6 +187,9 @@ void ProgramServer::read_some(SessionId id) {
     const auto at = sessions_.find(id);
     if (at == sessions_.end() || at->second.doomed) return;
     Session& session = at->second;
+    const bool is_new = !session.client && !session.run;
+    // The message stays in the socket, and the next turn comes at once.
+    if (is_new && reads_[session.counts_for] >= kReadsPerTurn) return;
     const int length = wire::receive(session.socket.get(), buffer, false);
     if (length == -EAGAIN) return;
     if (length == 0 || (length < 0 && length != -EMSGSIZE)) return doom(session);
@@ -192,14 +199,24 @@ void ProgramServer::read_some(SessionId id) {
       ipc_exports(session, *exports);
     } else if (session.client) {
       broker_->packet(*session.client, header, reactor_.now());
+    } else if (is_new) {
+      greet_and_count(session, header);
     } else {
-      greet(session, header);
+      return doom(session);  // a run has nothing more to say
     }
   }
 }
 
+// A first message costs a walk through the process table, and a run a cgroup as well: of one user
+// one run begins in a turn.
+void ProgramServer::greet_and_count(Session& session, const wire::Header* header) {
+  const std::string user = session.counts_for;
+  const std::uint64_t before = processes_.reads();
+  greet(session, header);
+  reads_[user] += session.run ? kReadsPerTurn : processes_.reads() - before;
+}
+
 void ProgramServer::greet(Session& session, const wire::Header* header) {
-  if (session.run) return doom(session);  // has nothing more to say
   greeting_.erase({session.hello_due, session.id});
   if (const auto* message = wire::as<wire::Hello>(header)) return hello(session, *message);
   if (const auto* message = wire::as<wire::RunBegin>(header)) {
@@ -243,6 +260,8 @@ void ProgramServer::hello(Session& session, const wire::Hello& message) {
   const auto greet = [&](wire::Welcome welcome) {
     session.client = ClientId{welcome.client};
     by_client_[*session.client] = session.id;
+    // A program above it may be one of those, and has told in which run it is.
+    if (!look_again_.empty()) look_again_later(session);
     if (broker_->tenants().at(*tenant).is.kind == TenantKind::Run && session.key) {
       runs_.joined(*tenant, *session.key);
       session.joined = true;

@@ -60,6 +60,10 @@ class ProgramServer final : public Outbox {
   static constexpr Duration kHelloTimeout = 5s;
   // Programs of a scheduler before this one have come back by then.
   static constexpr Duration kAllAreBack = 5s;
+  // Files of /proc that are read in one turn of the loop for the first messages of one user, and
+  // for programs that came before their run. They take about 2 ms. With more of them all others
+  // wait longer; with less of them a user with many programs waits longer.
+  static constexpr std::uint64_t kReadsPerTurn = 256;
 
  private:
   using SessionId = std::uint64_t;
@@ -71,8 +75,8 @@ class ProgramServer final : public Outbox {
   };
   // A run whose keeper has not come back yet.
   struct RestoredRun {
-    int pid = 0;
-    UniqueFd process;  // becomes readable when the keeper is gone
+    ProcessKey keeper;
+    UniqueFd process;  // becomes readable when the keeper is gone; none: look_after_restored()
   };
   struct Session {
     SessionId id = 0;
@@ -88,6 +92,7 @@ class ProgramServer final : public Outbox {
     bool joined = false;  // runs_ knows it as a client
     std::optional<IpcOwner> ipc;
     Time hello_due{};
+    std::uint64_t look_again = 0;  // its place in look_again_; 0: none
     bool doomed = false;
   };
 
@@ -95,6 +100,7 @@ class ProgramServer final : public Outbox {
   void take(UniqueFd socket);
   void read_some(SessionId id);
   void greet(Session& session, const wire::Header* header);
+  void greet_and_count(Session& session, const wire::Header* header);
   void hello(Session& session, const wire::Hello& message);
   void run_begin(Session& session, const wire::RunBegin& message);
   void look(Session& session, const wire::Look& message);
@@ -107,8 +113,10 @@ class ProgramServer final : public Outbox {
   bool is_keeper(const KeptRun& run) const;
   void restore(const KeptRun& run);
   void end_restored(TenantId tenant);
+  void look_after_restored();
+  void no_descriptor(const std::string& reason = "the kernel has none (pidfd_open)");
   std::optional<TenantId> run_around(const KeptRun& run) const;
-  std::optional<TenantId> restored_parent(const KeptRun& run);
+  Result<std::optional<TenantId>> restored_parent(const KeptRun& run);
   void count_for(Session& session, const std::string& tenant);
   core::Limits limits_for_new(const TenantName& name) const;
   // The innermost of the tenants, the outermost first; those are made that are not there.
@@ -121,10 +129,15 @@ class ProgramServer final : public Outbox {
   Result<void> check_run_count(TenantId parent) const;
   Error name_taken(const TenantRecord& known, std::uint32_t uid, const Error& error) const;
   Result<std::optional<TenantId>> run_of(int pid, Runs::Asked asked = {});
-  Result<std::optional<TenantId>> parent_for(const Session& session, const std::string& name);
+  Result<std::optional<TenantId>> parent_for(const Session& session, const std::string& name,
+                                             std::optional<TenantId> inside);
   std::string group_for(const Session& session, TenantId run);
   void call_back(TenantId run);
-  bool belongs_to(const Session& session, TenantId run);
+  std::optional<TenantId> taken_for(const Session& session) const;
+  void look_again_later(Session& session);
+  void leave_look_again(Session& session);
+  bool is_in_an_inner_run(const Session& session);
+  std::optional<Time> look_again();
   void give_up(TenantId run);
   void keeper_gone(TenantId run);
   void forget_ended_runs();
@@ -157,11 +170,18 @@ class ProgramServer final : public Outbox {
   std::set<TenantId> ending_;         // their keepers have just gone: their processes follow
   Time look_closely_until_{};
   Time look_closely_next_{};
-  bool told_of_groups_ = false;  // that one could not be made
+  bool told_of_groups_ = false;       // that one could not be made
+  bool told_of_descriptors_ = false;  // that there is none for a process
   std::map<TenantId, RestoredRun> restored_;
   std::map<std::string, int> connections_;         // of programs, by the name of their top tenant
   int programs_connected_ = 0;                     // all of them; runs are not among them
   std::set<std::pair<Time, SessionId>> greeting_;  // by when they must have said hello
+  std::map<std::string, std::uint64_t> reads_;     // of this turn, by the name of the top tenant
+  // Those that may be in a run that began after they came, in the order in which they are looked
+  // at. Each is there once, whatever number of runs begins.
+  std::set<std::pair<std::uint64_t, SessionId>> look_again_;
+  std::uint64_t last_place_ = 0;
+  Time look_again_due_{};
   std::vector<SessionId> doomed_;
   Time started_{};
 };

@@ -14,7 +14,9 @@
 #include <memory>
 #include <sstream>
 
+#include "base/run_name.h"
 #include "base/unique_fd.h"
+#include "base/units.h"
 #include "daemon/tenant_names.h"
 
 namespace nvshare::daemon {
@@ -44,23 +46,41 @@ bool has_processes(const std::string& folder) {
          std::string_view::npos;
 }
 
-bool remove_all(const std::string& folder, int depth = 0) {
+// Whether make() gives a group such a name.
+bool is_name_of_a_run_group(std::string_view name) {
+  if (!name.starts_with(kRunGroupPrefix)) return false;
+  name.remove_prefix(kRunGroupPrefix.size());
+  if (const std::size_t plus = name.rfind('+'); plus != name.npos) {
+    if (!parse_integer(name.substr(plus + 1), 2, kMostOfOneName)) return false;
+    name = name.substr(0, plus);
+  }
+  return static_cast<bool>(check_run_name(name));
+}
+
+// Whether a scheduler has made the group. Users make groups of any name in the groups they own.
+bool is_of_a_scheduler(const std::string& folder) {
+  struct stat about {};
+  return is_name_of_a_run_group(std::string_view(folder).substr(folder.rfind('/') + 1)) &&
+         ::lstat(folder.c_str(), &about) == 0 && about.st_uid == geteuid();
+}
+
+// Removes the group of a run with those of the runs in it. A group that somebody else has made
+// stays, and so do the groups around it.
+bool remove_runs(const std::string& folder, int depth = 0) {
+  if (!is_of_a_scheduler(folder)) return false;
   if (depth < kDeepest) {
-    for (const std::string& one : folders_in(folder)) remove_all(folder + "/" + one, depth + 1);
+    for (const std::string& one : folders_in(folder)) remove_runs(folder + "/" + one, depth + 1);
   }
   return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
-// Adds the folders of runs that processes are in, those inside before those around them.
+// Adds the folders of runs that cannot be removed now, those inside before those around them.
 void remove_empty_runs(const std::string& folder, std::vector<std::string>& used, int depth = 0) {
   if (depth == kDeepest) return;
   for (const std::string& one : folders_in(folder)) {
     const std::string inner = folder + "/" + one;
-    const bool of_a_run = one.compare(0, kRunGroupPrefix.size(), kRunGroupPrefix) == 0;
-    if (of_a_run && !has_processes(inner)) {
-      (void)remove_all(inner);
-      continue;
-    }
+    const bool of_a_run = is_of_a_scheduler(inner);
+    if (of_a_run && !has_processes(inner) && remove_runs(inner)) continue;
     remove_empty_runs(inner, used, depth + 1);
     if (of_a_run) used.push_back(inner);
   }
@@ -129,7 +149,8 @@ Result<std::string> RunGroups::make(const std::string& present, const std::strin
   const std::string_view last = std::string_view(present).substr(present.rfind('/') + 1);
   const std::string_view rest = last.substr(std::min(last.size(), own.size()));
   const bool same = last.substr(0, own.size()) == own && (rest.empty() || rest[0] == '+');
-  if (same) return present;
+  const auto around = folder_of(present);
+  if (same && around && is_of_a_scheduler(*around)) return present;
   for (int i = 1; i <= kMostOfOneName; ++i) {
     const std::string group = below(present, i == 1 ? own : fmt::format("{}+{}", own, i));
     const auto folder = folder_of(group);
@@ -170,7 +191,8 @@ int RunGroups::process_in(const std::string& group, int other_than) const {
 
 bool RunGroups::remove(const std::string& group) const {
   const auto folder = folder_of(group);
-  return !folder || (!has_processes(*folder) && remove_all(*folder));
+  if (!folder || !is_of_a_scheduler(*folder)) return true;
+  return !has_processes(*folder) && remove_runs(*folder);
 }
 
 std::vector<std::string> RunGroups::remove_leftovers() const {

@@ -11,7 +11,8 @@ namespace nvshare::daemon {
 
 // A cgroup for each run: a process that was started in a run stays in the run's group, whatever
 // becomes of its parents. Groups are made below the group in which the run begins, so that limits
-// of systemd, Slurm or a container hold as before.
+// of systemd, Slurm or a container hold as before. A group counts as a scheduler's by its name and
+// its owner. All others are left alone.
 //
 // A *group* is named as in /proc/PID/cgroup: a path in the cgroup2 hierarchy that begins with "/".
 class RunGroups {
@@ -20,7 +21,8 @@ class RunGroups {
   static std::optional<RunGroups> find(std::string_view mountinfo);
 
   // Makes a group for the run below `present`, the group of the process, and moves the process
-  // into it. A process that is in such a group of the same name already stays there.
+  // into it. A process that is in such a group of the same name already stays there, if a scheduler
+  // has made that group.
   Result<std::string> make(const std::string& present, const std::string& name, int pid) const;
   // Moves the process into the group. Nothing happens to a process that comes from elsewhere than
   // the group around it: it would leave limits behind.
@@ -30,10 +32,11 @@ class RunGroups {
   bool is_populated(const std::string& group) const;
   // A process in the group itself, other than that one where there is another; 0: none can be seen.
   int process_in(const std::string& group, int other_than) const;
-  // Removes the group with those below it. False when processes are in it.
+  // Removes the group with those of runs below it. False when processes or groups of others are in
+  // it. True also when there is no such group of a scheduler.
   bool remove(const std::string& group) const;
-  // Removes empty groups of runs that an earlier scheduler has left behind. Returns the others:
-  // they may be of runs that nobody knows any more.
+  // Removes groups of runs that an earlier scheduler has left behind. Returns those that are not
+  // empty: they may be of runs that nobody knows any more.
   std::vector<std::string> remove_leftovers() const;
 
   // Another user than root owns the group, and can make groups below it. False for a group that

@@ -40,6 +40,14 @@ TEST(RunGroups, InsideIsByWholeNames) {
   EXPECT_FALSE(is_inside("/a", ""));
 }
 
+// With all groups below it, whoever has made them.
+void remove_groups(const std::string& folder) {
+  for (const auto& one : std::filesystem::directory_iterator(folder)) {
+    if (one.is_directory()) remove_groups(one.path());
+  }
+  EXPECT_EQ(rmdir(folder.c_str()), 0) << folder;
+}
+
 // The real ones, below a group of the test's own.
 struct RealGroups : testing::Test {
   void SetUp() override {
@@ -64,10 +72,9 @@ struct RealGroups : testing::Test {
   }
   void TearDown() override {
     end_child();
-    if (groups && !own.empty()) {
-      EXPECT_TRUE(groups->remove(own)) << own;
-    }
+    if (groups && std::filesystem::exists(folder_of(own))) remove_groups(folder_of(own));
   }
+  std::string folder_of(const std::string& group) const { return groups->folder() + group; }
   void end_child() {
     if (child <= 0) return;
     kill(child, SIGKILL);
@@ -118,15 +125,56 @@ TEST_F(RealGroups, NoProcessIsMovedOutOfALimit) {
 TEST_F(RealGroups, LeftoversGoOnceTheyAreEmpty) {
   const auto used = groups->make(own, "used", child);
   ASSERT_TRUE(used);
-  const std::string empty = groups->folder() + *used + "/nvshare-run-empty";
-  const std::string foreign = groups->folder() + own + "/other";
-  ASSERT_TRUE(std::filesystem::create_directories(empty + "/below"));
-  ASSERT_TRUE(std::filesystem::create_directory(foreign));
+  const std::string empty = folder_of(*used) + "/nvshare-run-empty";
+  ASSERT_TRUE(std::filesystem::create_directories(empty + "/nvshare-run-inner+2"));
   const auto left = groups->remove_leftovers();
   EXPECT_NE(std::find(left.begin(), left.end(), *used), left.end()) << "to be removed later";
   EXPECT_FALSE(std::filesystem::exists(empty));
-  EXPECT_TRUE(std::filesystem::exists(foreign)) << "no group of a run";
   EXPECT_TRUE(groups->is_populated(*used));
+}
+
+TEST_F(RealGroups, LeftoversThatNoSchedulerMadeStay) {
+  for (const char* name : {"/other", "/nvshare-run-", "/nvshare-run-a b", "/nvshare-run-a+99"}) {
+    ASSERT_TRUE(std::filesystem::create_directory(folder_of(own + name)));
+  }
+  const std::string by_a_user = folder_of(own + "/nvshare-run-train");
+  ASSERT_TRUE(std::filesystem::create_directories(by_a_user + "/below"));
+  ASSERT_EQ(chown(by_a_user.c_str(), 1000, 1000), 0);
+  for (const std::string& one : groups->remove_leftovers()) {
+    EXPECT_FALSE(is_inside(one, own)) << one << " is to be removed later";
+  }
+  EXPECT_TRUE(groups->remove(own + "/nvshare-run-train")) << "there is nothing to do";
+  EXPECT_TRUE(groups->remove(own + "/other"));
+  for (const char* name : {"/other", "/nvshare-run-", "/nvshare-run-a b", "/nvshare-run-a+99",
+                           "/nvshare-run-train/below"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_of(own + name))) << name;
+  }
+}
+
+TEST_F(RealGroups, AGroupOfAUserIsNotTakenForTheRuns) {
+  const std::string by_a_user = own + "/nvshare-run-train";
+  ASSERT_TRUE(std::filesystem::create_directory(folder_of(by_a_user)));
+  ASSERT_EQ(chown(folder_of(by_a_user).c_str(), 1000, 1000), 0);
+  std::ofstream(folder_of(by_a_user) + "/cgroup.procs") << child;
+  ASSERT_EQ(processes.group_of(child), by_a_user);
+  const auto group = groups->make(by_a_user, "train", child);
+  ASSERT_TRUE(group) << group.error().message;
+  EXPECT_EQ(*group, by_a_user + "/nvshare-run-train");
+}
+
+TEST_F(RealGroups, AGroupThatARunHasMadeStaysUntilItsMakerRemovesIt) {
+  const auto group = groups->make(own, "train", child);
+  ASSERT_TRUE(group) << group.error().message;
+  const std::string made = folder_of(*group) + "/made/by/it";
+  ASSERT_TRUE(std::filesystem::create_directories(made));
+  end_child();
+  EXPECT_FALSE(groups->remove(*group));
+  const auto left = groups->remove_leftovers();
+  EXPECT_NE(std::find(left.begin(), left.end(), *group), left.end()) << "to be removed later";
+  EXPECT_TRUE(std::filesystem::exists(made));
+  remove_groups(folder_of(*group) + "/made");
+  EXPECT_TRUE(groups->remove(*group));
+  EXPECT_FALSE(std::filesystem::exists(folder_of(*group)));
 }
 
 }  // namespace

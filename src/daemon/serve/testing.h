@@ -45,8 +45,9 @@ class Picture {
   void remove_groups() { std::filesystem::remove_all(cgroups()); }
 
   std::string folder_of(int pid) const { return proc() + "/" + std::to_string(pid); }
-  Processes processes(Ownership ownership = {}) const {
-    return Processes(proc(), std::move(ownership));
+  Processes processes(Ownership ownership = {},
+                      ProcessCalls calls = ProcessCalls::of_kernel()) const {
+    return Processes(proc(), std::move(ownership), std::move(calls));
   }
   RunGroups groups() const {
     return *RunGroups::find("30 23 0:26 / " + cgroups() + " rw - cgroup2 cgroup2 rw\n");

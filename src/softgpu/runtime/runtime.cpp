@@ -39,14 +39,17 @@ class FineSleep {
   int before_;
 };
 
-void show_devices(Segment& segment) {
-  const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (chosen == nullptr) return;
+void show_devices(Segment& segment, const Config& config) {
+  const char* const order = std::getenv("CUDA_DEVICE_ORDER");
+  const auto counted = counted_devices(order == nullptr ? "" : order, segment.card().device_count,
+                                       static_cast<int>(config.fastest));
+  const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (chosen == nullptr) return segment.show(counted);
   std::vector<std::string> uuids;
   for (int device = 0; device < segment.card().device_count; ++device) {
     uuids.push_back(uuid_text(segment.card().devices[device].config));
   }
-  segment.show(visible_devices(chosen, uuids));
+  segment.show(visible_devices(chosen, uuids, counted));
 }
 
 void in_child() {
@@ -76,7 +79,7 @@ CUresult Runtime::initialise() {
     return init_state = CUDA_ERROR_NO_DEVICE;
   }
   segment = std::move(*joined);
-  show_devices(*segment);
+  show_devices(*segment, config);
   if (segment->shown() == 0) {
     segment.reset();
     return init_state = CUDA_ERROR_NO_DEVICE;
