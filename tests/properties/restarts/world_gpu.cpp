@@ -91,7 +91,7 @@ void World::run_for(Duration duration) {
 void World::end_of_turn() {
   if (clock_ >= next_sample_) {
     life_->broker().sample(life_->t.now);
-    life_->changes.look(life_->t.now);
+    life_->changes.look(life_->t.now, {});
     next_sample_ = clock_ + 1s;
   }
   (void)life_->kept.write_some(life_->t.now);
