@@ -4,7 +4,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config git
-  libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev
+  libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev libmicrohttpd-dev
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
 )
 if [ "${1:-}" = "--ci" ]; then

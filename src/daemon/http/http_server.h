@@ -44,28 +44,40 @@ struct HttpReply {
 // A reply with one line of text for people, as JSON.
 HttpReply http_error(int status, const std::string& line);
 
+// What one client can take from the others.
+struct HttpBounds {
+  std::size_t connections = 2048;  // over all listeners; the next one is closed at once
+  // From the connection, or the request's first line, to the request's end. A longer time keeps
+  // half-sent requests longer in memory.
+  Duration request = 10s;
+  // From a reply to the next request's first line. A client that polls less often connects anew.
+  Duration idle = 60s;
+};
+
 // The one door for HTTP: JSON requests in, replies out, on the scheduler's own thread. Bounded in
-// connections and in bytes of each; a slow client delays no other. Requests from browsers' pages are
-// refused: they carry an Origin header, or the name of a host that is no loopback name.
+// connections and in bytes of each; a slow client delays no other. Requests from browsers' pages
+// are refused: they carry an Origin header, or the name of a host that is no loopback name.
 class HttpServer {
  public:
   // No reply means: reply() comes later.
   using Handler = std::function<std::optional<HttpReply>(HttpCall, const HttpRequest&)>;
-  // The connection ended before the reply. Not called from within reply() or the handler.
+  // The connection ended before the reply. Not called from within reply() or the handler, and not
+  // by the end of the server.
   using Gone = std::function<void(HttpCall)>;
 
   static constexpr std::size_t kLongestBody = 64 * 1024;
-  static constexpr std::size_t kMostConnections = 2048;
 
+  // An error in a build without libmicrohttpd.
   static Result<std::unique_ptr<HttpServer>> start(Reactor& reactor, Log& log, Handler handler,
-                                                   Gone gone);
+                                                   Gone gone, const HttpBounds& bounds = {});
   virtual ~HttpServer() = default;
 
   // Takes connections from this listening socket (Unix or TCP, non-blocking) from now on.
   virtual Result<void> listen(UniqueFd listener) = 0;
   // The answer to a call that the handler left open. A call that is gone is ignored.
   virtual void reply(HttpCall call, const HttpReply& reply) = 0;
-  // Does what is due by time; the answer is when to look again. Called once a turn.
+  // Sends what reply() was given, and does what is due by time; the answer is when to look again.
+  // Called once a turn. It may call the handler.
   virtual std::optional<Time> end_of_turn() = 0;
 };
 

@@ -1,0 +1,363 @@
+#include "daemon/http/http_server.h"
+
+#include <microhttpd.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+#include <set>
+#include <unordered_map>
+
+#include "daemon/http/http_rules.h"
+#include "daemon/serve/spare_descriptor.h"
+
+namespace nvshare::daemon {
+namespace {
+
+// Of libmicrohttpd for each connection: the request's lines and the reply's. A request with longer
+// headers is answered 431.
+constexpr std::size_t kConnectionMemory = 16 * 1024;
+// Of one listener in one turn, so that a flood of them leaves time for everything else.
+constexpr int kAcceptedAtOnce = 16;
+
+struct Connection {
+  enum class At { Headers, Body, Handler, Reply };
+
+  MHD_Connection* handle = nullptr;
+  int fd = -1;
+  bool over_tcp = false;
+  std::optional<HttpPeer> peer;
+  std::optional<Time> deadline;
+  // Of the present request.
+  At at = At::Headers;
+  std::string body;
+  bool too_long = false;
+  HttpCall call{};
+  bool suspended = false;
+  std::optional<HttpReply> reply;
+};
+
+// Sockets are accepted here and given to one daemon of libmicrohttpd, because a maximum over all
+// listeners, and turning away what is beyond it, is more than that library's own accepting does.
+class MicrohttpdServer final : public HttpServer {
+ public:
+  MicrohttpdServer(Reactor& reactor, Log& log, Handler handler, Gone gone, const HttpBounds& bounds)
+      : reactor_(reactor),
+        log_(log),
+        handler_(std::move(handler)),
+        gone_(std::move(gone)),
+        bounds_(bounds) {}
+  ~MicrohttpdServer() override;
+  MicrohttpdServer(const MicrohttpdServer&) = delete;
+  MicrohttpdServer& operator=(const MicrohttpdServer&) = delete;
+
+  Result<void> open();
+  Result<void> listen(UniqueFd listener) override;
+  void reply(HttpCall call, const HttpReply& reply) override;
+  std::optional<Time> end_of_turn() override;
+
+ private:
+  // What libmicrohttpd calls.
+  static void on_connection(void* self, MHD_Connection* handle, void** context,
+                            MHD_ConnectionNotificationCode what);
+  static void* on_request_line(void* self, const char* uri, MHD_Connection* handle);
+  static MHD_Result on_request(void* self, MHD_Connection* handle, const char* path,
+                               const char* method, const char* version, const char* data,
+                               std::size_t* size, void** context);
+
+  void accept_some(int listener);
+  void* begin(MHD_Connection* handle);
+  MHD_Result check_headers(Connection& connection);
+  MHD_Result ask(Connection& connection, const char* method, const char* path);
+  MHD_Result wait(Connection& connection);
+  MHD_Result answer(Connection& connection, const HttpReply& reply);
+  void wake(Connection& connection);
+  void hung_up(Connection& connection);
+  void set_deadline(Connection& connection, std::optional<Time> deadline);
+  void end_overdue();
+  void run() { MHD_run(daemon_); }
+
+  Reactor& reactor_;
+  Log& log_;
+  Handler handler_;
+  Gone gone_;
+  HttpBounds bounds_;
+  MHD_Daemon* daemon_ = nullptr;
+  int epoll_ = -1;  // the daemon's
+  std::vector<UniqueFd> listeners_;
+  SpareDescriptor spare_;
+  std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<HttpCall, Connection*> calls_;  // without a reply
+  std::set<std::pair<Time, Connection*>> deadlines_;
+  HttpCall last_call_{};
+  bool must_run_ = false;  // before the loop waits
+};
+
+MicrohttpdServer::~MicrohttpdServer() {
+  for (const UniqueFd& listener : listeners_) reactor_.unwatch(listener.get());
+  if (epoll_ >= 0) reactor_.unwatch(epoll_);
+  if (daemon_ == nullptr) return;
+  for (const auto& [call, connection] : calls_) wake(*connection);
+  MHD_stop_daemon(daemon_);
+}
+
+Result<void> MicrohttpdServer::open() {
+  daemon_ = MHD_start_daemon(
+      MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr,
+      &on_request, this, MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(bounds_.connections),
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
+      MHD_OPTION_NOTIFY_CONNECTION, &on_connection, this, MHD_OPTION_URI_LOG_CALLBACK,
+      &on_request_line, this, MHD_OPTION_END);
+  const MHD_DaemonInfo* info =
+      daemon_ == nullptr ? nullptr : MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD);
+  if (info == nullptr) return Error{"libmicrohttpd does not start"};
+  epoll_ = info->epoll_fd;
+  return reactor_.watch(epoll_, EPOLLIN, [this](std::uint32_t) { run(); });
+}
+
+Result<void> MicrohttpdServer::listen(UniqueFd listener) {
+  const int fd = listener.get();
+  const auto watched = reactor_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { accept_some(fd); });
+  if (watched) listeners_.push_back(std::move(listener));
+  return watched;
+}
+
+void MicrohttpdServer::accept_some(int listener) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
+    sockaddr_storage from{};
+    socklen_t length = sizeof from;
+    UniqueFd socket(accept4(listener, reinterpret_cast<sockaddr*>(&from), &length,
+                            SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (spare_.turned_away(listener, errno)) {
+        log_.error("out_of_descriptors", {{"http_connections", connections_.size()}});
+      }
+      return;
+    }
+    if (connections_.size() >= bounds_.connections) {
+      log_.warn("too_many_http_connections", {{"connections", connections_.size()}});
+      continue;
+    }
+    // It is the library's in any case: it closes what it cannot take.
+    MHD_add_connection(daemon_, socket.release(), reinterpret_cast<sockaddr*>(&from), length);
+  }
+}
+
+void MicrohttpdServer::on_connection(void* self, MHD_Connection* handle, void** context,
+                                     MHD_ConnectionNotificationCode what) {
+  auto& server = *static_cast<MicrohttpdServer*>(self);
+  if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+    auto* const ended = static_cast<Connection*>(*context);
+    server.set_deadline(*ended, std::nullopt);
+    server.connections_.erase(ended);
+    return;
+  }
+  auto made = std::make_unique<Connection>();
+  Connection& connection = *made;
+  connection.handle = handle;
+  connection.fd = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+  int family = AF_UNSPEC;
+  socklen_t length = sizeof family;
+  getsockopt(connection.fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
+  connection.over_tcp = family != AF_UNIX;
+  ucred peer{};
+  length = sizeof peer;
+  if (!connection.over_tcp &&
+      getsockopt(connection.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0) {
+    connection.peer = HttpPeer{peer.pid, peer.uid};
+  }
+  server.set_deadline(connection, server.reactor_.now() + server.bounds_.request);
+  *context = &connection;
+  server.connections_.emplace(&connection, std::move(made));
+}
+
+void* MicrohttpdServer::on_request_line(void* self, const char*, MHD_Connection* handle) {
+  return static_cast<MicrohttpdServer*>(self)->begin(handle);
+}
+
+// The answer is what comes back as the context of on_request().
+void* MicrohttpdServer::begin(MHD_Connection* handle) {
+  const auto* info = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  auto* const connection = static_cast<Connection*>(info->socket_context);
+  connection->at = Connection::At::Headers;
+  connection->body.clear();
+  connection->too_long = false;
+  set_deadline(*connection, reactor_.now() + bounds_.request);
+  return connection;
+}
+
+// Called once with the headers, then with each piece of the body, then without data; and again
+// when a suspended connection has been resumed.
+MHD_Result MicrohttpdServer::on_request(void* self, MHD_Connection*, const char* path,
+                                        const char* method, const char*, const char* data,
+                                        std::size_t* size, void** context) {
+  auto& server = *static_cast<MicrohttpdServer*>(self);
+  auto& connection = *static_cast<Connection*>(*context);
+  switch (connection.at) {
+    case Connection::At::Headers:
+      return server.check_headers(connection);
+    case Connection::At::Body:
+      if (*size == 0) return server.ask(connection, method, path);
+      // A body in chunks gets its 413 when it ends, because the library takes no reply before.
+      // What is too long is not kept, and the request's deadline bounds it.
+      connection.too_long |= connection.body.size() + *size > kLongestBody;
+      if (!connection.too_long) connection.body.append(data, *size);
+      *size = 0;
+      return MHD_YES;
+    case Connection::At::Handler:
+      // Without a reply the peer is gone: MHD_NO closes the connection.
+      return connection.reply ? server.answer(connection, *connection.reply) : MHD_NO;
+    case Connection::At::Reply:
+      *size = 0;
+      return MHD_YES;
+  }
+  return MHD_NO;
+}
+
+MHD_Result MicrohttpdServer::check_headers(Connection& connection) {
+  std::vector<HttpHeader> headers;
+  const auto add = [](void* to, MHD_ValueKind, const char* name, std::size_t name_size,
+                      const char* value, std::size_t value_size) {
+    static_cast<std::vector<HttpHeader>*>(to)->push_back(
+        {{name, name_size}, {value == nullptr ? "" : value, value_size}});
+    return MHD_YES;
+  };
+  MHD_get_connection_values_n(connection.handle, MHD_HEADER_KIND, add, &headers);
+  if (const auto refusal = refusal_of(headers, connection.over_tcp)) {
+    return answer(connection, *refusal);
+  }
+  connection.at = Connection::At::Body;
+  return MHD_YES;
+}
+
+MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, const char* path) {
+  if (connection.too_long) return answer(connection, body_too_long());
+  HttpRequest request;
+  request.method = method;
+  request.path = path;
+  request.body = std::move(connection.body);
+  request.peer = connection.peer;
+  const auto add = [](void* to, MHD_ValueKind, const char* name, std::size_t name_size,
+                      const char* value, std::size_t value_size) {
+    static_cast<HttpRequest*>(to)->query.emplace(
+        std::string(name, name_size), std::string(value == nullptr ? "" : value, value_size));
+    return MHD_YES;
+  };
+  MHD_get_connection_values_n(connection.handle, MHD_GET_ARGUMENT_KIND, add, &request);
+
+  connection.at = Connection::At::Handler;
+  connection.call = last_call_ = HttpCall{last_call_.value + 1};
+  calls_.emplace(connection.call, &connection);
+  const std::optional<HttpReply> reply = handler_(connection.call, request);
+  if (reply) {
+    calls_.erase(connection.call);
+    return answer(connection, *reply);
+  }
+  if (connection.reply) return answer(connection, *connection.reply);  // from within the handler
+  return wait(connection);
+}
+
+// A suspended connection is out of the library's sight, so its end is looked for here. EPOLLRDHUP
+// means gone, although a client may have closed only its sending half and still read: over TCP a
+// client that was killed looks the same until something is written to it. A lease for a dead client
+// would block the GPU until its deadline; a client that half-closes loses one request, and knows.
+MHD_Result MicrohttpdServer::wait(Connection& connection) {
+  const auto watched = reactor_.watch(connection.fd, EPOLLRDHUP,
+                                      [this, &connection](std::uint32_t) { hung_up(connection); });
+  if (!watched) {
+    calls_.erase(connection.call);
+    gone_(connection.call);
+    return answer(connection, http_error(503, watched.error().message));
+  }
+  connection.suspended = true;
+  set_deadline(connection, std::nullopt);
+  MHD_suspend_connection(connection.handle);
+  return MHD_YES;
+}
+
+void MicrohttpdServer::wake(Connection& connection) {
+  if (!connection.suspended) return;
+  connection.suspended = false;
+  reactor_.unwatch(connection.fd);
+  MHD_resume_connection(connection.handle);
+  must_run_ = true;
+}
+
+void MicrohttpdServer::hung_up(Connection& connection) {
+  const HttpCall call = connection.call;
+  calls_.erase(call);
+  wake(connection);
+  gone_(call);
+}
+
+void MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
+  const auto at = calls_.find(call);
+  if (at == calls_.end()) return;
+  Connection& connection = *at->second;
+  calls_.erase(at);
+  connection.reply = reply;
+  wake(connection);
+}
+
+MHD_Result MicrohttpdServer::answer(Connection& connection, const HttpReply& reply) {
+  const std::unique_ptr<MHD_Response, void (*)(MHD_Response*)> response(
+      MHD_create_response_from_buffer(reply.body.size(), const_cast<char*>(reply.body.data()),
+                                      MHD_RESPMEM_MUST_COPY),
+      &MHD_destroy_response);
+  if (!response) return MHD_NO;
+  MHD_add_response_header(response.get(), "Content-Type", "application/json");
+  MHD_add_response_header(response.get(), "Cache-Control", "no-store");
+  MHD_add_response_header(response.get(), "X-Content-Type-Options", "nosniff");
+  for (const auto& [name, value] : reply.headers) {
+    MHD_add_response_header(response.get(), name.c_str(), value.c_str());
+  }
+  const auto status = static_cast<unsigned>(reply.status);
+  connection.at = Connection::At::Reply;
+  connection.reply.reset();
+  set_deadline(connection, reactor_.now() + bounds_.idle);
+  return MHD_queue_response(connection.handle, status, response.get());
+}
+
+void MicrohttpdServer::set_deadline(Connection& connection, std::optional<Time> deadline) {
+  if (connection.deadline) deadlines_.erase({*connection.deadline, &connection});
+  connection.deadline = deadline;
+  if (deadline) deadlines_.emplace(*deadline, &connection);
+}
+
+// The library notices the shutdown like any other end of a connection.
+void MicrohttpdServer::end_overdue() {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= reactor_.now()) {
+    Connection& connection = *deadlines_.begin()->second;
+    set_deadline(connection, std::nullopt);
+    shutdown(connection.fd, SHUT_RDWR);
+    must_run_ = true;
+  }
+}
+
+std::optional<Time> MicrohttpdServer::end_of_turn() {
+  end_overdue();
+  if (must_run_) {
+    must_run_ = false;
+    run();
+  }
+  // Deadlines are ours, so the library's timeout is none, or zero for work that it has left.
+  MHD_UNSIGNED_LONG_LONG left = 0;
+  must_run_ |= MHD_get_timeout(daemon_, &left) == MHD_YES && left == 0;
+  if (must_run_) return reactor_.now();
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(Reactor& reactor, Log& log, Handler handler,
+                                                      Gone gone, const HttpBounds& bounds) {
+  auto server =
+      std::make_unique<MicrohttpdServer>(reactor, log, std::move(handler), std::move(gone), bounds);
+  const auto opened = server->open();
+  if (!opened) return opened.error();
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace nvshare::daemon
