@@ -7,7 +7,7 @@
 #include <cstring>
 #include <ostream>
 
-#include "cli/commands/control_client.h"
+#include "cli/talk/control_client.h"
 
 namespace nvshare::cli {
 
