@@ -44,6 +44,16 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
+std::vector<std::string> changed_environment(const std::vector<Variable>& changes) {
+  std::vector<std::string> entries = own_environment();
+  for (const Variable& one : changes) {
+    const std::string beginning = one.name + "=";
+    std::erase_if(entries, [&](const std::string& entry) { return entry.starts_with(beginning); });
+    if (one.value) entries.push_back(beginning + *one.value);
+  }
+  return entries;
+}
+
 CapturedChild::CapturedChild(pid_t pid, UniqueFd input, UniqueFd output)
     : pid_(pid), input_(std::move(input)), output_(std::move(output)) {}
 

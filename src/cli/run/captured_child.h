@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,13 @@ class CapturedChild {
 
 // This process's environment, in that form.
 std::vector<std::string> own_environment();
+
+// A variable that a program is to have, or (no value) not to have.
+struct Variable {
+  std::string name;
+  std::optional<std::string> value;
+};
+// This process's environment with these changes.
+std::vector<std::string> changed_environment(const std::vector<Variable>& changes);
 
 }  // namespace nvshare::cli

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
+#include "cli/run/captured_child.h"
 #include "cli/run/gpu_choice.h"
 #include "wire/channel.h"
 
@@ -17,11 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPreload = "LD_PRELOAD";
-
-bool is_named(const char* entry, const char* name) {
-  const std::size_t length = std::strlen(name);
-  return std::strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
 
 }  // namespace
 
@@ -60,19 +55,13 @@ bool driver_is_there() {
 std::vector<std::string> sharing_environment(const std::string& library,
                                              const std::string& run_directory,
                                              const std::string& gpus) {
-  std::vector<std::string> entries;
-  for (char** one = environ; *one != nullptr; ++one) {
-    if (is_named(*one, kPreload) || is_named(*one, wire::kRunDirectoryVariable)) continue;
-    if (!gpus.empty() && is_named(*one, kVisibleDevices)) continue;
-    entries.emplace_back(*one);
-  }
   const char* preloaded = std::getenv(kPreload);
   const bool some = preloaded != nullptr && *preloaded != 0;
-  entries.push_back(
-      fmt::format("{}={}{}{}", kPreload, library, some ? ":" : "", some ? preloaded : ""));
-  entries.push_back(fmt::format("{}={}", wire::kRunDirectoryVariable, run_directory));
-  if (!gpus.empty()) entries.push_back(fmt::format("{}={}", kVisibleDevices, gpus));
-  return entries;
+  std::vector<Variable> changes{
+      {kPreload, fmt::format("{}{}{}", library, some ? ":" : "", some ? preloaded : "")},
+      {wire::kRunDirectoryVariable, run_directory}};
+  if (!gpus.empty()) changes.push_back({kVisibleDevices, gpus});
+  return changed_environment(changes);
 }
 
 }  // namespace nvshare::cli

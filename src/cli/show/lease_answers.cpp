@@ -18,6 +18,10 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kLongestReason = 300;
 
+// Nanoseconds between two times of these years fit 63 bits.
+constexpr int kFirstYear = 1970;
+constexpr int kLastYear = 2200;
+
 // Longer than any wait or lease; a larger number of milliseconds would overflow nanoseconds.
 constexpr std::int64_t kMostMilliseconds = INT64_MAX / 1'000'000;
 
@@ -104,6 +108,7 @@ std::optional<WallTime> read_wall_time(std::string_view text) {
   const std::chrono::year_month_day day{std::chrono::year(part(0, 4)),
                                         std::chrono::month(static_cast<unsigned>(part(5, 2))),
                                         std::chrono::day(static_cast<unsigned>(part(8, 2)))};
+  if (part(0, 4) < kFirstYear || part(0, 4) > kLastYear) return std::nullopt;
   if (!day.ok() || part(11, 2) > 23 || part(14, 2) > 59 || part(17, 2) > 60) return std::nullopt;
   return std::chrono::sys_days(day) + std::chrono::hours(part(11, 2)) +
          std::chrono::minutes(part(14, 2)) + std::chrono::seconds(part(17, 2)) +

@@ -57,6 +57,7 @@ void ApiServer::talk(int connection) {
   do {
     if (!server_.read_more(connection, unread)) return;
   } while (!read_request(unread, request));
+  request.came_at = std::chrono::steady_clock::now();
   {
     const std::lock_guard lock(mutex_);
     requests_.push_back(request);

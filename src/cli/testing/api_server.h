@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -17,6 +18,7 @@ struct ApiRequest {
   std::string target;  // "GET /v1/leases"
   std::string body;
   pid_t peer = 0;
+  std::chrono::steady_clock::time_point came_at{};
 };
 
 // A scheduler's HTTP socket for one test (SocketServer).
