@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
       run_command(),     status_command(),       top_command(),   ps_command(),
       limit_command(),   why_command(),          trace_command(), pause_command(),
       resume_command(),  sleep_command(),        wake_command(),  config_command(),
-      doctor_command(),  doctor_probe_command(), sim_command(),
+      doctor_command(),  doctor_probe_command(), sim_command(),   lease_command(),
 #ifdef NVSHARE_HAVE_SOFTGPU
       softgpu_command(),
 #endif

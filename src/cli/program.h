@@ -13,7 +13,8 @@ using config::CommandSpec;
 using config::Option;
 using config::Positional;
 
-enum ExitCode { kGood = 0, kFailed = 1, kBadInput = 2 };
+// kTryAgain is EX_TEMPFAIL of sysexits.h: there is no lease now.
+enum ExitCode { kGood = 0, kFailed = 1, kBadInput = 2, kTryAgain = 75 };
 
 // Where a command writes: what was asked for, and what went wrong.
 struct Streams {
@@ -25,6 +26,9 @@ struct Command {
   CommandSpec spec;
   // Given arguments that fit the spec. Answers an ExitCode.
   int (*run)(const Arguments& arguments, Streams streams);
+  // Commands of its own, as `nvshare lease list` has them. Such a command needs no `run`, and its
+  // spec has no more than a name and texts.
+  std::vector<Command> parts{};
 };
 
 // The program without its process: finds the command, parses its arguments, runs it. Answers

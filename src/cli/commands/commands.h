@@ -20,6 +20,8 @@ Command config_command();
 Command doctor_command();
 Command doctor_probe_command();
 Command sim_command();
-Command softgpu_command();  // only in builds with the software GPU
+Command lease_command();
+Command lease_run_command();  // of lease_command()
+Command softgpu_command();    // only in builds with the software GPU
 
 }  // namespace nvshare::cli

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/control_client.h"
+#include "cli/talk/control_client.h"
 #include "cli/testing/control_server.h"
 #include "cli/testing/process.h"
 

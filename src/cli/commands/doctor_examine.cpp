@@ -7,13 +7,14 @@
 #include <cstdlib>
 #include <optional>
 
-#include "cli/commands/control_client.h"
 #include "cli/commands/doctor.h"
 #include "cli/run/captured_child.h"
+#include "cli/run/environment.h"
 #include "cli/run/installed.h"
 #include "cli/run/private_scheduler.h"
 #include "cli/run/tenant_link.h"
 #include "cli/show/answers.h"
+#include "cli/talk/control_client.h"
 #include "nvml/loader.h"
 #include "wire/channel.h"
 

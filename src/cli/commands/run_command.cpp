@@ -18,6 +18,7 @@
 #include "cli/run/limits.h"
 #include "cli/run/private_scheduler.h"
 #include "cli/run/shortage_text.h"
+#include "cli/run/start_program.h"
 #include "cli/run/supervise.h"
 #include "cli/run/tenant_link.h"
 #include "config/backend.h"
@@ -127,13 +128,7 @@ Result<GpuPlan> plan_gpus(const GpuWish& wish) {
 int run_unshared(const Wanted& wanted, Streams streams) {
   streams.err
       << "nvshare run: no CUDA driver (libcuda.so.1) was found: the program runs unshared\n";
-  std::vector<char*> arguments;
-  for (const std::string& word : wanted.words) {
-    arguments.push_back(const_cast<char*>(word.c_str()));
-  }
-  arguments.push_back(nullptr);
-  ::execvp(arguments[0], arguments.data());
-  const int error = errno;
+  const int error = become_program(wanted.words, own_environment());
   return complain(streams, why_not_started(wanted.words[0], error), exit_code_of_exec(error));
 }
 
@@ -262,8 +257,8 @@ class RunTenant {
 
   const std::string& name() const { return name_; }
   // What shows the program its GPUs; empty: its environment stays as it is.
-  std::vector<std::string> shown() const {
-    return plan_.shows ? visible_devices(gpus_, plan_.machine) : std::vector<std::string>{};
+  std::vector<Variable> shown() const {
+    return plan_.shows ? visible_devices(gpus_, plan_.machine) : std::vector<Variable>{};
   }
 
  private:

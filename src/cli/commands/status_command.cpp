@@ -1,10 +1,6 @@
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <ostream>
 #include <sstream>
 
@@ -12,7 +8,6 @@
 #include "cli/commands/control_session.h"
 #include "cli/show/answers.h"
 #include "cli/show/render.h"
-#include "cli/show/terminal_frame.h"
 
 namespace nvshare::cli {
 namespace {
@@ -45,16 +40,6 @@ Result<Duration> read_interval(const std::string& text) {
     return Error{fmt::format("SECONDS: '{}' is not from 0.1 to 3600", text)};
   }
   return *interval;
-}
-
-// Nothing where standard output is no terminal, or one that can only be written to.
-std::optional<TerminalSize> terminal_size() {
-  const char* kind = std::getenv("TERM");
-  winsize size{};
-  if (kind != nullptr && std::strcmp(kind, "dumb") == 0) return std::nullopt;
-  if (::isatty(STDOUT_FILENO) == 0) return std::nullopt;
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return TerminalSize{};
-  return TerminalSize{size.ws_row, size.ws_col};
 }
 
 // Again and again, until it is interrupted or nobody reads any more.

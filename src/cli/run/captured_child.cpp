@@ -38,12 +38,6 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 
 }  // namespace
 
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** one = environ; *one != nullptr; ++one) entries.emplace_back(*one);
-  return entries;
-}
-
 CapturedChild::CapturedChild(pid_t pid, UniqueFd input, UniqueFd output)
     : pid_(pid), input_(std::move(input)), output_(std::move(output)) {}
 

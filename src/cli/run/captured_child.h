@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,5 @@ class CapturedChild {
   UniqueFd output_;
   std::string unread_;
 };
-
-// This process's environment, in that form.
-std::vector<std::string> own_environment();
 
 }  // namespace nvshare::cli

@@ -231,8 +231,7 @@ Result<MachineGpus> only_visible(MachineGpus machine, int wanted, const char* de
 // Numbers, because vLLM and other programs read the variable as numbers of NVML. UUIDs serve where
 // a number would be another GPU. A UUID in --gpu becomes a number, too, because the number names
 // the GPU as surely.
-std::vector<std::string> visible_devices(const std::vector<Uuid>& gpus,
-                                         const MachineGpus& machine) {
+std::vector<Variable> visible_devices(const std::vector<Uuid>& gpus, const MachineGpus& machine) {
   std::string uuids;
   std::string numbers;
   bool by_number = true;
@@ -243,9 +242,8 @@ std::vector<std::string> visible_devices(const std::vector<Uuid>& gpus,
     uuids += (uuids.empty() ? "" : ",") + to_text(gpu);
   }
   if (gpus.empty()) return {};
-  if (!by_number) return {fmt::format("{}={}", kVisibleDevices, uuids)};
-  return {fmt::format("{}={}", kVisibleDevices, numbers),
-          fmt::format("{}={}", kDeviceOrder, kByBus)};
+  if (!by_number) return {{kVisibleDevices, uuids}};
+  return {{kVisibleDevices, numbers}, {kDeviceOrder, std::string(kByBus)}};
 }
 
 }  // namespace nvshare::cli

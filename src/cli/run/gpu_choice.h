@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "base/uuid.h"
+#include "cli/run/environment.h"
 
 // Which GPUs a run's programs see: --gpu.
 namespace nvshare::cli {
@@ -52,7 +53,7 @@ inline constexpr const char* kDeviceOrder = "CUDA_DEVICE_ORDER";
 Result<MachineGpus> only_visible(MachineGpus machine, int wanted, const char* devices,
                                  const char* order);
 
-// How programs are shown these GPUs: variables, as "NAME=VALUE". Nothing for no GPUs.
-std::vector<std::string> visible_devices(const std::vector<Uuid>& gpus, const MachineGpus& machine);
+// How programs are shown these GPUs. Nothing for no GPUs.
+std::vector<Variable> visible_devices(const std::vector<Uuid>& gpus, const MachineGpus& machine);
 
 }  // namespace nvshare::cli

@@ -84,7 +84,9 @@ TEST(GpuChoice, BadTextIsToldWithWhatIsGood) {
 
 std::string shown(const std::vector<Uuid>& gpus, const MachineGpus& machine = kTwo) {
   std::string text;
-  for (const std::string& entry : visible_devices(gpus, machine)) text += entry + "\n";
+  for (const auto& [name, value] : visible_devices(gpus, machine)) {
+    text += name + "=" + *value + "\n";
+  }
   return text;
 }
 

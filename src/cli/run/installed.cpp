@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 
+#include "cli/run/environment.h"
 #include "wire/channel.h"
 
 namespace nvshare::cli {
@@ -17,10 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPreload = "LD_PRELOAD";
-
-std::string_view name_of(std::string_view entry) {
-  return entry.substr(0, entry.find('='));
-}
 
 }  // namespace
 
@@ -58,19 +53,13 @@ bool driver_is_there() {
 
 std::vector<std::string> sharing_environment(const std::string& library,
                                              const std::string& run_directory,
-                                             std::vector<std::string> more) {
+                                             std::vector<Variable> changes) {
   const char* preloaded = std::getenv(kPreload);
   const bool some = preloaded != nullptr && *preloaded != 0;
-  more.push_back(
-      fmt::format("{}={}{}{}", kPreload, library, some ? ":" : "", some ? preloaded : ""));
-  more.push_back(fmt::format("{}={}", wire::kRunDirectoryVariable, run_directory));
-  std::vector<std::string> entries;
-  for (char** one = environ; *one != nullptr; ++one) {
-    const auto replaces = [&](const std::string& other) { return name_of(other) == name_of(*one); };
-    if (std::ranges::none_of(more, replaces)) entries.emplace_back(*one);
-  }
-  entries.insert(entries.end(), more.begin(), more.end());
-  return entries;
+  changes.push_back(
+      {kPreload, fmt::format("{}{}{}", library, some ? ":" : "", some ? preloaded : "")});
+  changes.push_back({wire::kRunDirectoryVariable, run_directory});
+  return changed_environment(changes);
 }
 
 }  // namespace nvshare::cli

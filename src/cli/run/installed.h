@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/run/environment.h"
 
 // Where the parts of nvshare are, seen from this program: in the build as installed.
 namespace nvshare::cli {
@@ -19,10 +20,9 @@ Result<std::string> preload_library();
 bool driver_is_there();
 
 // The environment of a program that takes part: this one's, with the library before whatever is
-// preloaded already, and the run directory. `more` replaces the variables that it names. Entries
-// are "NAME=VALUE".
+// preloaded already, and the run directory. `changes` come first.
 std::vector<std::string> sharing_environment(const std::string& library,
                                              const std::string& run_directory,
-                                             std::vector<std::string> more = {});
+                                             std::vector<Variable> changes = {});
 
 }  // namespace nvshare::cli

@@ -5,15 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 namespace nvshare::cli {
 namespace {
 
-// Signals that a program may expect to get. Stop signals that the terminal sends to the whole group
-// are among them so that this process does not stop before the program did.
-constexpr std::array kWatched{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1, SIGUSR2,
-                              SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
+// Signals that a program may expect to get.
+constexpr std::array kWatched{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
+// The terminal sends these to the whole group. `nvshare run` watches them so that it does not stop
+// before the program did.
+constexpr std::array kStopping{SIGTSTP, SIGTTIN, SIGTTOU};
 
 sigset_t only(int signal) {
   sigset_t set;
@@ -50,10 +52,13 @@ void restore_signals(const InheritedSignals& before) {
   ::sigprocmask(SIG_SETMASK, &before.mask, nullptr);
 }
 
-UniqueFd watch_signals() {
+UniqueFd watch_signals(StopSignals stops) {
   sigset_t watched;
   ::sigemptyset(&watched);
   for (const int signal : kWatched) ::sigaddset(&watched, signal);
+  if (stops == StopSignals::Watched) {
+    for (const int signal : kStopping) ::sigaddset(&watched, signal);
+  }
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
   return UniqueFd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -69,7 +74,7 @@ bool is_for_us_alone(const signalfd_siginfo& info, pid_t program) {
 bool stops_a_job(int status) {
   if (!WIFSTOPPED(status)) return false;
   const int signal = WSTOPSIG(status);
-  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+  return std::find(kStopping.begin(), kStopping.end(), signal) != kStopping.end();
 }
 
 void stop_too(int signal) {

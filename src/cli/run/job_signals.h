@@ -22,9 +22,13 @@ InheritedSignals prepare_signals();
 // Gives them back: between fork and exec.
 void restore_signals(const InheritedSignals& before);
 
+// The signals with which a terminal stops its jobs: they are watched, or stop this process as
+// they stop the program.
+enum class StopSignals { Watched, Usual };
+
 // Blocks every signal that a program may expect, and SIGCHLD. They are read from the descriptor,
 // which is empty on an error (errno).
-UniqueFd watch_signals();
+UniqueFd watch_signals(StopSignals stops = StopSignals::Watched);
 
 // Whether a signal that this process read did not reach the program by itself.
 bool is_for_us_alone(const signalfd_siginfo& info, pid_t program);

@@ -57,6 +57,10 @@ Surroundings surroundings() {
   return around;
 }
 
+bool scheduler_answers(const std::string& directory) {
+  return knock(directory) == 0;
+}
+
 std::string private_directory(const Surroundings& around) {
   if (around.user_runtime && around.user_runtime->front() == '/' &&
       is_own_folder(*around.user_runtime, around.user)) {

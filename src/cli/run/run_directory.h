@@ -34,6 +34,9 @@ struct RunDirectory {
 // own. Makes nothing. An error when the user's own is not safe to use.
 Result<RunDirectory> find_run_directory(const Surroundings& around);
 
+// Whether a scheduler answers on its socket for programs.
+bool scheduler_answers(const std::string& directory);
+
 // The user's own: in XDG_RUNTIME_DIR where that is his, else in the temporary folder.
 std::string private_directory(const Surroundings& around);
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,9 +68,13 @@ pid_t start_program(const Launch& launch, const InheritedSignals& before,
   Pipe failure;
   Pipe gate;
   if (!open_pipe(failure) || !open_pipe(gate)) return -errno;
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return -errno;
   if (child == 0) {
+    if (launch.ends_with_parent) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    // The parent may have ended before it was asked for.
+    if (launch.ends_with_parent && ::getppid() != parent) ::_exit(127);
     gate.writing.reset();
     char open;
     // The parent was killed before the program began: then there is no program.
@@ -87,6 +92,14 @@ pid_t start_program(const Launch& launch, const InheritedSignals& before,
   if (error == 0) return child;
   ::waitpid(child, nullptr, 0);
   return -error;
+}
+
+int become_program(const std::vector<std::string>& words,
+                   const std::vector<std::string>& environment) {
+  const auto arguments = pointers(words);
+  const auto variables = pointers(environment);
+  ::execvpe(arguments[0], arguments.data(), variables.data());
+  return errno;
 }
 
 }  // namespace nvshare::cli

@@ -2,52 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/show/fields.h"
+
 namespace nvshare::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-const Json* find(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto at = object.find(key);
-  return at == object.end() ? nullptr : &*at;
-}
-
-// Numbers of any kind; what is no number, or does not fit, is 0. Never throws.
-std::int64_t integer(const Json* value) {
-  if (value == nullptr) return 0;
-  if (value->is_number_unsigned()) {
-    constexpr std::uint64_t most = INT64_MAX;
-    return static_cast<std::int64_t>(std::min(value->get<std::uint64_t>(), most));
-  }
-  if (value->is_number_integer()) return value->get<std::int64_t>();
-  if (!value->is_number_float()) return 0;
-  const double number = value->get<double>();
-  return number > -9e18 && number < 9e18 ? static_cast<std::int64_t>(number) : 0;
-}
-
-std::optional<double> number(const Json& object, const char* key) {
-  const Json* value = find(object, key);
-  if (value == nullptr || !value->is_number()) return std::nullopt;
-  return value->get<double>();
-}
-
-// Text; other values as they are written in JSON.
-std::string text(const Json& object, const char* key) {
-  const Json* value = find(object, key);
-  if (value == nullptr || value->is_null()) return "";
-  if (value->is_string()) return value->get<std::string>();
-  return value->dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-bool flag(const Json& object, const char* key, bool otherwise) {
-  const Json* value = find(object, key);
-  return value != nullptr && value->is_boolean() ? value->get<bool>() : otherwise;
-}
-
-long whole(const Json& object, const char* key) {
-  return static_cast<long>(integer(find(object, key)));
-}
+using namespace fields;
 
 Bytes bytes(const Json& object, const char* key) {
   return Bytes{integer(find(object, key))};
@@ -61,15 +21,6 @@ std::optional<Bytes> some_bytes(const Json& object, const char* key) {
 
 Duration time(const Json& object, const char* key) {
   return Duration{integer(find(object, key))};
-}
-
-template <typename T>
-std::vector<T> list(const Json& object, const char* key, T (*read)(const Json&)) {
-  std::vector<T> all;
-  const Json* value = find(object, key);
-  if (value == nullptr || !value->is_array()) return all;
-  for (const Json& one : *value) all.push_back(read(one));
-  return all;
 }
 
 ArenaInfo arena_of(const Json& json) {
@@ -172,28 +123,9 @@ LimitsInfo limits_of(const Json& limits, const Json& from) {
   return info;
 }
 
-std::string text_of(const Json& json) {
-  return json.is_string() ? json.get<std::string>() : std::string();
-}
-
 SettingInfo setting_of(const Json& json) {
   return {text(json, "name"),  text(json, "value"), text(json, "default"),
           text(json, "range"), text(json, "help"),  flag(json, "changeable", true)};
-}
-
-// The answer, when it has `key`.
-Result<Json> answer_with(const std::string& json, const char* key) {
-  Json answer = Json::parse(json, nullptr, false);
-  if (find(answer, key) == nullptr) {
-    return Error{std::string("the scheduler's answer lacks '") + key +
-                 "': is it of another version?"};
-  }
-  return answer;
-}
-
-std::string line(const Json& request) {
-  // What is not UTF-8 comes from the command line; the scheduler will not know it.
-  return request.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace

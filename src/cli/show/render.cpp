@@ -19,15 +19,6 @@ std::string percent(std::optional<double> value) {
   return value ? fmt::format("{:.1f}%", *value) : "-";
 }
 
-// Hours and days, too, for a scheduler runs long.
-std::string long_time(Duration time) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
-  if (seconds < 60) return fmt::format("{}s", seconds);
-  if (seconds < 3600) return fmt::format("{}min", seconds / 60);
-  if (seconds < 86400) return fmt::format("{}h{:02}min", seconds / 3600, seconds / 60 % 60);
-  return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
-}
-
 std::string size(std::optional<Bytes> bytes) {
   return bytes ? to_text(*bytes) : "-";
 }

@@ -1,5 +1,7 @@
 #include "cli/show/table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace nvshare::cli {
@@ -51,6 +53,14 @@ std::string short_text(std::string_view text, std::size_t most) {
   }
   if (text.size() > most && most > 2) made.replace(most - 2, 2, "..");
   return made;
+}
+
+std::string long_time(Duration time) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+  if (seconds < 60) return fmt::format("{}s", seconds);
+  if (seconds < 3600) return fmt::format("{}min", seconds / 60);
+  if (seconds < 86400) return fmt::format("{}h{:02}min", seconds / 3600, seconds / 60 % 60);
+  return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
 }
 
 }  // namespace nvshare::cli

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/units.h"
+
 namespace nvshare::cli {
 
 // Text in columns: a head, rows, and what a cell is to look like on a terminal.
@@ -32,5 +34,8 @@ std::string table_text(const std::vector<Column>& columns,
 
 // Text that somebody else chose: at most `most` letters, and nothing that a terminal would act on.
 std::string short_text(std::string_view text, std::size_t most);
+
+// "12s", "3min", "1h02min", "2d03h".
+std::string long_time(Duration time);
 
 }  // namespace nvshare::cli

@@ -122,7 +122,7 @@ struct LeaseApi::Json {
 };
 
 std::string LeaseApi::Json::wall(Time at) const {
-  const std::int64_t then = api.world_.wall_clock() + milliseconds(at - now());
+  const std::int64_t then = api.world_.wall_of(at);
   const auto seconds = static_cast<std::time_t>(then / 1000);
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(seconds), then % 1000);
 }

@@ -19,7 +19,7 @@ class LeaseApi {
  public:
   // Takes a change of settings whole or not at all.
   using Change = std::function<Result<void>(const SettingTexts&)>;
-  using WallClock = std::function<std::int64_t()>;  // in milliseconds since 1970
+  using WallOf = std::function<std::int64_t(Time)>;  // in milliseconds since 1970
   using Reply = std::function<void(HttpCall, const HttpReply&)>;
   using UserOf = std::function<std::optional<std::uint32_t>(int pid)>;
 
@@ -29,7 +29,7 @@ class LeaseApi {
     Leases::Now now;
     Change change;
     UserOf user_of;
-    WallClock wall_clock;
+    WallOf wall_of;
     std::uint32_t own_uid = 0;  // of the scheduler: an administrator beside root
   };
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "cli/run/run_directory.h"
+
+// Stream sockets in the scheduler's run directory.
+namespace nvshare::cli {
+
+// A connected descriptor (close-on-exec, non-blocking), or empty with its errno. EAGAIN: the
+// scheduler's queue of connections stayed full for `patience`.
+struct Connection {
+  UniqueFd socket;
+  int error = 0;
+};
+Connection connect_stream(const std::string& path, Duration patience);
+
+// Why there is no connection, and what to do next.
+Error cannot_connect(const RunDirectory& directory, int error);
+Error scheduler_is_silent();
+Error scheduler_has_closed();
+Error answer_makes_no_sense();
+
+// True when the socket is ready for `events` before the deadline.
+bool wait_for(int socket, short events, std::chrono::steady_clock::time_point deadline);
+
+}  // namespace nvshare::cli
