@@ -11,10 +11,21 @@
 namespace nvshare::daemon {
 namespace {
 
-std::int64_t wall_clock() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
+// The wall's time of a time of the loop, in milliseconds. One time has one answer, until somebody
+// sets the clock.
+class WallOf {
+ public:
+  std::int64_t operator()(Time at) {
+    constexpr Duration kSet = 10ms;
+    const Duration beside =
+        std::chrono::system_clock::now().time_since_epoch() - monotonic_now().time_since_epoch();
+    if (std::chrono::abs(beside - beside_) > kSet) beside_ = beside;
+    return std::chrono::floor<std::chrono::milliseconds>(at.time_since_epoch() + beside_).count();
+  }
+
+ private:
+  Duration beside_{};
+};
 
 }  // namespace
 
@@ -28,7 +39,7 @@ LeaseService::LeaseService(Reactor& reactor, const Broker& broker, const Setting
           settings.arbiter, [&reactor] { return reactor.now(); }, reactor, processes, log),
       api_(leases_,
            {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
-            [&processes](int pid) { return processes.user_of(pid); }, wall_clock, geteuid()}) {}
+            [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid()}) {}
 
 void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   auto http = HttpServer::start(
