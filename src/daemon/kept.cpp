@@ -24,6 +24,7 @@ void Kept::restore(State state, const std::string& boot, const Lives& lives) {
   for (KeptRun& run : state.runs) {
     if (state.boot == boot && lives(run)) runs_.push_back(std::move(run));
   }
+  if (state.boot == boot) restored_leases_ = std::move(state.leases);
   boot_ = boot;
   for (LiveTenant& tenant : state.tenants) {
     const bool is_known = tenant.is.kind != TenantKind::Run ||
@@ -161,7 +162,9 @@ std::vector<TenantName> Kept::look(const Is& lives, const Is& busy, const Boxes&
 // --- writing -----------------------------------------------------------------------------------
 
 State Kept::state() const {
-  return {boot_, scheduling_, settings_, declared_.live(), runs_};
+  return {boot_,     scheduling_,
+          settings_, declared_.live(),
+          runs_,     leases_ ? leases_() : restored_leases_};
 }
 
 bool Kept::write(Durable durable) {

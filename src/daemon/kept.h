@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "daemon/declared.h"
@@ -67,6 +68,14 @@ class Kept {
   void run_asks(const TenantName& run, const core::Limits& limits);
   const std::vector<KeptRun>& runs() const { return runs_; }
 
+  // --- leases
+  // Where the active leases are. Each change of them is told with leases_changed().
+  using Leases = std::function<std::vector<KeptLease>()>;
+  void use_leases(Leases leases) { leases_ = std::move(leases); }
+  void leases_changed() { changed_ = true; }
+  // Those that a scheduler before this one has written.
+  std::vector<KeptLease> take_leases() { return std::exchange(restored_leases_, {}); }
+
   // About once a second. `lives`: the tenant is there now; `busy`: it has a process on a GPU.
   // `boxes` answers with the names of the pods and containers that have any process, or nothing
   // when that cannot be told. It is asked at most once in Declared::kSeenEvery, and only for a pod
@@ -106,6 +115,8 @@ class Kept {
   bool scheduling_ = true;
   std::map<std::string, std::string> settings_;
   std::vector<KeptRun> runs_;
+  Leases leases_;
+  std::vector<KeptLease> restored_leases_;
   bool changed_ = false;
   Durable owed_ = Durable::No;  // of the next write
   std::string problem_;

@@ -307,6 +307,7 @@ void Scheduler::restore_state() {
                 [this](const KeptRun& run) { return programs_.has_processes(run); });
   changes_.restore(reactor_.now());
   programs_.restore_runs(broker_);
+  leases_.restore(kept_);
   kept_.write_now();
 }
 
@@ -416,9 +417,9 @@ std::optional<Time> Scheduler::end_of_turn() {
   const auto at = [&](std::optional<Time> due) {
     if (due) next = std::min(next, *due);
   };
+  at(leases_.end_of_turn());  // first, because its requests may change settings
   at(programs_.end_of_turn());
   at(broker_.next_wakeup());
-  at(leases_.end_of_turn());
   at(kept_.write_some(now));
   if (!sampler_) at(next_meters_);
   if (watchdog_) {

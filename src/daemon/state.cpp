@@ -55,6 +55,19 @@ json of(const KeptRun& run) {
           {"flags", run.flags}};
 }
 
+json of(const KeptLease& lease) {
+  json all{{"name", lease.name},
+           {"class", lease.task_class},
+           {"gpu", nvshare::to_text(lease.gpu)},
+           {"pid", lease.pid},
+           {"started", lease.started},
+           {"trace", lease.trace},
+           {"acquired", lease.acquired.time_since_epoch().count()},
+           {"expires", lease.expires.time_since_epoch().count()}};
+  if (lease.uid) all["uid"] = *lease.uid;
+  return all;
+}
+
 // Reads values of one object, and remembers whether any was missing or wrong.
 class Reader {
  public:
@@ -198,6 +211,25 @@ KeptRun read_run(Reader& reader) {
   return run;
 }
 
+KeptLease read_lease(Reader& reader) {
+  KeptLease lease;
+  lease.name = reader.text("name");
+  lease.task_class = reader.text("class");
+  const auto gpu = parse_uuid(reader.text("gpu"));
+  if (!gpu || lease.name.empty()) reader.fail();
+  lease.gpu = gpu.value_or(Uuid{});
+  lease.uid = reader.optional_number<std::uint32_t>("uid", 0, UINT32_MAX);
+  lease.pid = reader.number<int>("pid", 0, INT32_MAX);
+  lease.started = reader.number<std::uint64_t>("started", 0, UINT64_MAX);
+  lease.trace = reader.text("trace");
+  const auto time = [&](const char* key) {
+    return Time{Duration{reader.number<std::int64_t>(key, 0, INT64_MAX)}};
+  };
+  lease.acquired = time("acquired");
+  lease.expires = time("expires");
+  return lease;
+}
+
 // Answers how many of them made no sense.
 int read_settings(Reader& reader, std::map<std::string, std::string>& settings) {
   const json* found = reader.find("settings");
@@ -255,13 +287,16 @@ std::string to_text(const State& state) {
   for (const LiveTenant& one : state.tenants) tenants.push_back(of(one));
   json runs = json::array();
   for (const KeptRun& one : state.runs) runs.push_back(of(one));
+  json leases = json::array();
+  for (const KeptLease& one : state.leases) leases.push_back(of(one));
   json settings = json::object();
   for (const auto& [name, value] : state.settings) settings[name] = value;
   const json whole{{"boot", state.boot},
                    {"scheduling", state.scheduling},
                    {"settings", std::move(settings)},
                    {"tenants", std::move(tenants)},
-                   {"runs", std::move(runs)}};
+                   {"runs", std::move(runs)},
+                   {"leases", std::move(leases)}};
   return sealed(whole.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
@@ -276,6 +311,8 @@ Result<State> parse_state(std::string_view text) {
   state.left_out = read_settings(reader, state.settings);
   state.left_out += reader.each("tenants", state.tenants, read_tenant) +
                     reader.each("runs", state.runs, read_run);
+  // Earlier schedulers wrote none.
+  if (whole.contains("leases")) state.left_out += reader.each("leases", state.leases, read_lease);
   if (!reader.good()) return Error{"has values that make no sense"};
   return state;
 }

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
+#include "base/uuid.h"
 #include "daemon/declared.h"
 
 // What outlasts a restart of the scheduler, as data and as text. No IO.
@@ -28,13 +31,29 @@ struct KeptRun {
   friend bool operator==(const KeptRun&, const KeptRun&) = default;
 };
 
+// A lease that was active when the state was written. Its times are the machine's since its start.
+struct KeptLease {
+  std::string name;
+  std::string task_class;
+  Uuid gpu{};
+  std::optional<std::uint32_t> uid{};
+  int pid = 0;  // of the process that owns it; 0: none
+  std::uint64_t started = 0;
+  std::string trace{};
+  Time acquired{};
+  Time expires{};
+
+  friend bool operator==(const KeptLease&, const KeptLease&) = default;
+};
+
 struct State {
-  std::string boot{};  // of the machine: runs do not outlast it
+  std::string boot{};  // of the machine: runs and leases do not outlast it
   bool scheduling = true;
   std::map<std::string, std::string> settings{};  // changed with `nvshare config`
   std::vector<LiveTenant> tenants{};
   std::vector<KeptRun> runs{};  // a part comes after its parent
-  int left_out = 0;             // records that made no sense, of a file that was read
+  std::vector<KeptLease> leases{};
+  int left_out = 0;  // records that made no sense, of a file that was read
 
   friend bool operator==(const State&, const State&) = default;
 };

@@ -20,6 +20,8 @@ State sample() {
   run.backend = wire::Backend::Managed;
   run.flags = wire::kOversubscribeSelf;
   state.runs = {run, {"part", 1000, 4712, UINT64_MAX}};
+  state.leases = {{"5f0c", "ASR", Uuid{1, 2}, 1000, 4713, 99, "call 7", Time{3s}, Time{33s}},
+                  {"5f0d", "NMT", Uuid{1, 2}, {}, 0, 0, "", Time{4s}, Time{34s}}};
   return state;
 }
 
@@ -29,6 +31,17 @@ TEST(State, WhatIsWrittenIsRead) {
     ASSERT_TRUE(again) << again.error().message;
     EXPECT_EQ(*again, state);
   }
+}
+
+TEST(State, OfASchedulerWithoutLeasesIsRead) {
+  const std::string whole = to_text(State{});
+  std::string body = whole.substr(whole.find('\n') + 1);
+  const std::size_t at = body.find(",\n \"leases\": []");
+  ASSERT_NE(at, body.npos) << body;
+  body.erase(at, std::string(",\n \"leases\": []").size());
+  const auto read = parse_state(sealed(body));
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, State{});
 }
 
 TEST(State, TornAnywhereItIsNoState) {

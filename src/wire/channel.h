@@ -9,7 +9,7 @@ namespace nvshare::wire {
 
 inline constexpr const char* kProgramSocket = "scheduler.sock";  // in the run directory
 inline constexpr const char* kControlSocket = "control.sock";
-inline constexpr const char* kApiSocket = "api.sock";  // HTTP
+inline constexpr const char* kApiSocket = "api.sock";            // HTTP
 inline constexpr const char* kSchedulerLock = "scheduler.lock";  // held as long as one lives
 inline constexpr const char* kRunDirectoryVariable = "NVSHARE_RUN_DIR";
 inline constexpr const char* kSystemRunDirectory = "/run/nvshare";

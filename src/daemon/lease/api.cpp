@@ -133,7 +133,7 @@ int LeaseApi::Json::index_of(GpuId gpu) const {
 }
 
 std::string LeaseApi::Json::key_of(GpuId gpu) const {
-  return to_text(api.world_.broker.gpus().at(gpu).uuid);
+  return nvshare::to_text(api.world_.broker.gpus().at(gpu).uuid);
 }
 
 // A GPU by its index, as a number or a text, or by its UUID.

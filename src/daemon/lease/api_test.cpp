@@ -19,7 +19,7 @@ TEST(LeaseApi, GrantsALeaseWithAllThatTheServiceNeeds) {
   EXPECT_EQ(said["leaseId"].get<std::string>().size(), 32u);
   EXPECT_EQ(said["taskType"], "ASR");
   EXPECT_EQ(said["gpu"], 0);
-  EXPECT_EQ(said["gpuKey"], to_text(kTestGpu));
+  EXPECT_EQ(said["gpuKey"], nvshare::to_text(kTestGpu));
   EXPECT_EQ(said["acquiredAt"], "2023-11-14T22:13:20.123Z");
   EXPECT_EQ(said["expiresAt"], "2023-11-14T22:13:50.123Z");
   EXPECT_EQ(said["queueWaitMs"], 0);

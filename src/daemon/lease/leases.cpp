@@ -10,6 +10,8 @@
 namespace nvshare::daemon {
 namespace {
 
+constexpr std::string_view kOwnerGone = "OWNER_GONE";
+
 // 128 bits of the kernel's randomness, in hexadecimal digits. Empty when there is none.
 std::string random_name() {
   std::array<std::uint64_t, 2> bits{};
@@ -49,16 +51,21 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
   for (const core::Answer& answer : *answers) {
     if (answer.lease == record.id) asked.answer = answer;
   }
-  if (owner != 0) by_owner_.emplace(owner, record.id);
-  by_name_.emplace(record.name, record.id);
-  records_.emplace(record.id, std::move(record));
+  add(std::move(record));
   spread(*answers);
   return asked;
+}
+
+void Leases::add(LeaseRecord record) {
+  if (record.ask.owner != 0) by_owner_.emplace(record.ask.owner, record.id);
+  by_name_.emplace(record.name, record.id);
+  records_.emplace(record.id, std::move(record));
 }
 
 // Each answer ends a wait or a lease. A lease that was granted to a request that did not wait is
 // told by ask().
 void Leases::spread(const core::Answers& answers) {
+  if (!answers.empty()) on_change_();
   for (const core::Answer& answer : answers) {
     const auto at = records_.find(answer.lease);
     if (at == records_.end()) continue;
@@ -77,11 +84,49 @@ void Leases::spread(const core::Answers& answers) {
 void Leases::release(LeaseId lease) {
   const auto answers = arbiter_.release(lease, now_());
   forget(lease);
+  on_change_();
   if (answers) spread(*answers);
 }
 
 Result<Time> Leases::renew(LeaseId lease, std::optional<Duration> hold) {
+  on_change_();
   return arbiter_.renew(lease, hold, now_());
+}
+
+// --- restarts ----------------------------------------------------------------------------------
+
+std::vector<KeptLease> Leases::kept(const UuidOf& uuid) const {
+  std::vector<KeptLease> all;
+  for (const core::LeaseView& view : arbiter_.leases()) {
+    const LeaseRecord* record = view.active ? find(view.lease) : nullptr;
+    if (record == nullptr) continue;
+    const int owner = record->ask.owner;
+    all.push_back({record->name, view.task_class, uuid(view.gpu), record->ask.uid, owner,
+                   owner == 0 ? 0 : owners_.started(owner), record->ask.trace, view.acquired,
+                   view.until});
+  }
+  return all;
+}
+
+Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
+  LeaseRecord record{LeaseId{++last_}, kept.name, {{}, kept.uid, kept.pid, kept.trace}};
+  core::LeaseRequest& request = record.ask.request;
+  request.lease = record.id;
+  request.gpu = gpu;
+  request.task_class = kept.task_class;
+  const auto gone = [&](std::string_view reason) {
+    keep_past(record, reason);
+    return Error{std::string(reason)};
+  };
+  if (by_name_.contains(kept.name)) return Error{"this lease is there already"};
+  if (kept.expires <= now_()) return gone(core::name_of(core::LeaseReason::Overdue));
+  if (kept.pid != 0 && !owners_.add(kept.pid, kept.started)) return gone(kOwnerGone);
+  if (const auto done = arbiter_.restore(request, kept.acquired, kept.expires); !done) {
+    if (kept.pid != 0) owners_.remove(kept.pid);
+    return done;
+  }
+  add(std::move(record));
+  return {};
 }
 
 void Leases::owner_ended(int pid) {
@@ -91,7 +136,7 @@ void Leases::owner_ended(int pid) {
   for (const LeaseId lease : theirs) {
     const LeaseRecord* record = find(lease);
     if (record == nullptr) continue;
-    keep_past(*record, "OWNER_GONE");
+    keep_past(*record, kOwnerGone);
     release(lease);
   }
 }
@@ -134,10 +179,9 @@ const PastLease* Leases::find_past(const std::string& name) const {
   return nullptr;
 }
 
-std::optional<Time> Leases::end_of_turn() {
+void Leases::end_of_turn() {
   const auto due = arbiter_.next_wakeup();
   if (due && *due <= now_()) spread(arbiter_.tick(now_()));
-  return arbiter_.next_wakeup();
 }
 
 }  // namespace nvshare::daemon

@@ -13,6 +13,7 @@
 #include "daemon/lease/owner_watch.h"
 #include "daemon/log.h"
 #include "daemon/serve/reactor.h"
+#include "daemon/state.h"
 
 namespace nvshare::daemon {
 
@@ -64,6 +65,14 @@ class Leases {
     std::optional<core::Answer> answer;
   };
   Result<Asked> ask(LeaseAsk ask);
+  // Called when active leases come, go or are renewed.
+  void on_change(std::function<void()> call) { on_change_ = std::move(call); }
+  // The active ones, as they outlast a restart; `uuid` names their GPUs.
+  using UuidOf = std::function<Uuid(GpuId)>;
+  std::vector<KeptLease> kept(const UuidOf& uuid) const;
+  // A lease of a scheduler before this one, on a GPU that is there. Its owner may be gone.
+  Result<void> restore(const KeptLease& lease, GpuId gpu);
+
   // Gives the lease back, or withdraws the request.
   void release(LeaseId lease);
   Result<Time> renew(LeaseId lease, std::optional<Duration> hold);
@@ -74,14 +83,16 @@ class Leases {
   const core::Arbiter& arbiter() const { return arbiter_; }
   bool empty() const { return records_.empty(); }
 
-  // What is due now; when to be called again.
-  std::optional<Time> end_of_turn();
+  // What is due now.
+  void end_of_turn();
+  std::optional<Time> next_wakeup() const { return arbiter_.next_wakeup(); }
   // About once a second.
   void look() { owners_.look(); }
 
   static constexpr std::size_t kMostPast = 4096;
 
  private:
+  void add(LeaseRecord record);
   void spread(const core::Answers& answers);
   void owner_ended(int pid);
   void forget(LeaseId lease);
@@ -92,6 +103,7 @@ class Leases {
   core::Arbiter arbiter_;
   OwnerWatch owners_;
   OnAnswer on_answer_;
+  std::function<void()> on_change_ = [] {};
   std::unordered_map<LeaseId, LeaseRecord> records_;
   std::unordered_map<std::string, LeaseId> by_name_;
   std::multimap<int, LeaseId> by_owner_;

@@ -5,6 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "daemon/lease/testing.h"
 
 namespace nvshare::daemon {
@@ -63,6 +67,87 @@ TEST(Leases, OnlyTheNewestOfTheLostOnesAreRemembered) {
     w.pass(1ms);
   }
   EXPECT_EQ(w.call("GET", "/v1/leases/" + first).status, 404);
+}
+
+// What another scheduler of the same machine knows afterwards.
+struct Restarted : LeaseWorld {
+  explicit Restarted(const LeaseWorld& before, const std::function<void(LeaseWorld&)>& then = {}) {
+    broker.now = before.broker.now;
+    if (then) then(*this);
+    const auto uuid = [](GpuId) { return kTestGpu; };
+    for (const KeptLease& lease : before.leases.kept(uuid)) {
+      kept.push_back(lease);
+      results.push_back(static_cast<bool>(leases.restore(lease, GpuId{0})));
+    }
+  }
+  std::vector<KeptLease> kept;
+  std::vector<bool> results;
+};
+
+TEST(Leases, OutlastARestartWithinTheirDeadline) {
+  LeaseWorld w;
+  const std::string owned = w.lease("ASR", R"(,"holdMaxMs":9000,"trace":"call 7")");
+  w.pass(1s);
+  const std::string nobodys = w.lease("NMT", R"(,"ownerPid":null)");
+  Restarted next(w);
+  ASSERT_EQ(next.results, (std::vector<bool>{true, true}));
+  const auto shown = next.get("/v1/leases/" + owned);
+  EXPECT_EQ(shown["expiresAt"], "2023-11-14T22:13:29.123Z");
+  EXPECT_EQ(shown["trace"], "call 7");
+  EXPECT_EQ(next.get("/v1/status")["gpus"][0]["active_leases"], 2);
+  EXPECT_FALSE(next.leases.restore(next.kept[0], GpuId{0})) << "it is there already";
+  next.picture.gone(kOwner);
+  next.leases.look();
+  EXPECT_EQ(next.call("GET", "/v1/leases/" + owned).status, 410) << "the owner is watched again";
+  EXPECT_EQ(next.call("DELETE", "/v1/leases/" + nobodys).status, 204);
+}
+
+TEST(Leases, OfAnOwnerThatEndedMeanwhileAreGone) {
+  LeaseWorld w;
+  const std::string name = w.lease("ASR");
+  const auto other_process = [](LeaseWorld& world) {
+    world.picture.process(kOwner, 1, "/", Picture::kStarted + 1);
+  };
+  Restarted next(w, other_process);
+  EXPECT_EQ(next.results, std::vector<bool>{false});
+  EXPECT_EQ(LeaseWorld::of(next.call("GET", "/v1/leases/" + name))["reason"], "OWNER_GONE");
+  EXPECT_TRUE(next.leases.empty());
+}
+
+TEST(Leases, ThatAreOverdueByThenAreGone) {
+  LeaseWorld w;
+  const std::string name = w.lease("ASR", R"(,"holdMaxMs":1000)");
+  Restarted next(w, [](LeaseWorld& world) { world.broker.now += 1s; });
+  EXPECT_EQ(next.results, std::vector<bool>{false});
+  EXPECT_EQ(LeaseWorld::of(next.call("GET", "/v1/leases/" + name))["reason"], "OVERDUE");
+}
+
+TEST(Leases, OfAClassThatIsGoneAreDropped) {
+  LeaseWorld w;
+  w.lease("NMT");
+  Restarted next(w, [](LeaseWorld& world) {
+    world.settings.arbiter.classes.erase(world.settings.arbiter.classes.begin() + 1);
+    world.leases.set_config(world.settings.arbiter);
+  });
+  EXPECT_EQ(next.results, std::vector<bool>{false});
+  EXPECT_TRUE(next.leases.empty());
+}
+
+TEST(Leases, EveryChangeOfAnActiveOneIsTold) {
+  LeaseWorld w;
+  int told = 0;
+  w.leases.on_change([&] { ++told; });
+  const auto told_again = [&] { return std::exchange(told, 0) > 0; };
+  const std::string name = w.lease("ASR", R"(,"holdMaxMs":1000)");
+  EXPECT_TRUE(told_again());
+  w.call("POST", "/v1/leases/" + name + "/renew");
+  EXPECT_TRUE(told_again());
+  w.pass(1s);
+  EXPECT_TRUE(told_again()) << "it is overdue";
+  const std::string second = w.lease("ASR");
+  told = 0;
+  w.call("DELETE", "/v1/leases/" + second);
+  EXPECT_TRUE(told_again());
 }
 
 // A process of this machine, through its descriptor.

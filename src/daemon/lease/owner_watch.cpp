@@ -14,9 +14,10 @@ OwnerWatch::~OwnerWatch() {
   }
 }
 
-bool OwnerWatch::add(int pid) {
+bool OwnerWatch::add(int pid, std::optional<std::uint64_t> started) {
   const auto at = watched_.find(pid);
   if (at != watched_.end()) {
+    if (started && at->second.key.started != *started) return false;
     ++at->second.leases;
     return true;
   }
@@ -25,7 +26,7 @@ bool OwnerWatch::add(int pid) {
   one.process.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   // After the descriptor: the number now stands for the process that the descriptor is of.
   const auto key = processes_.key_of(pid);
-  if (!key) return false;
+  if (!key || (started && key->started != *started)) return false;
   one.key = *key;
   if (one.process) {
     const auto watched =

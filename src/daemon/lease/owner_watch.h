@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "base/unique_fd.h"
 #include "daemon/serve/identity.h"
@@ -21,8 +22,10 @@ class OwnerWatch {
   OwnerWatch(const OwnerWatch&) = delete;
   OwnerWatch& operator=(const OwnerWatch&) = delete;
 
-  // False: there is no such process.
-  bool add(int pid);
+  // False: there is no such process; or it is not the one that started then.
+  bool add(int pid, std::optional<std::uint64_t> started = std::nullopt);
+  // When the watched process has started.
+  std::uint64_t started(int pid) const { return watched_.at(pid).key.started; }
   void remove(int pid);
   // About once a second: for kernels that do not tell by themselves.
   void look();

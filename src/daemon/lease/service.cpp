@@ -62,16 +62,39 @@ void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   if (!is_private && address != "off") listen(address, listen_on_loopback(address));
 }
 
+void LeaseService::restore(Kept& kept) {
+  awaiting_ = kept.take_leases();
+  follow_gpus();
+  leases_.on_change([&kept] { kept.leases_changed(); });
+  kept.use_leases([this] {
+    auto all = leases_.kept([this](GpuId gpu) { return broker_.gpus().at(gpu).uuid; });
+    all.insert(all.end(), awaiting_.begin(), awaiting_.end());
+    return all;
+  });
+}
+
+// Without NVML a GPU comes with the first program on it, and its leases wait for that.
 void LeaseService::follow_gpus() {
   if (broker_.gpus().size() == gpus_) return;
   for (const auto& [id, gpu] : broker_.gpus()) leases_.add_gpu(id);
   gpus_ = broker_.gpus().size();
+  std::erase_if(awaiting_, [&](const KeptLease& lease) {
+    const GpuRecord* gpu = broker_.find_gpu(lease.gpu);
+    if (gpu == nullptr) return lease.expires <= reactor_.now();
+    const auto done = leases_.restore(lease, gpu->id);
+    if (!done) {
+      log_.warn("lease_not_restored",
+                {{"class", lease.task_class}, {"reason", done.error().message}});
+    }
+    return true;
+  });
 }
 
 std::optional<Time> LeaseService::end_of_turn() {
-  std::optional<Time> next = leases_.end_of_turn();
-  // After the leases: their answers go out in this turn.
+  leases_.end_of_turn();
+  // After the leases, because their answers go out in this turn. It may take requests, too.
   const auto due = http_ ? http_->end_of_turn() : std::nullopt;
+  std::optional<Time> next = leases_.next_wakeup();
   if (due && (!next || *due < *next)) next = due;
   return next;
 }

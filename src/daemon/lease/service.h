@@ -5,6 +5,7 @@
 #include <string>
 
 #include "daemon/http/http_server.h"
+#include "daemon/kept.h"
 #include "daemon/lease/api.h"
 #include "daemon/lease/leases.h"
 
@@ -23,6 +24,8 @@ class LeaseService {
   Leases& leases() { return leases_; }
   // Leases or requests are there.
   bool busy() const { return !leases_.empty(); }
+  // Leases of a scheduler before this one, and all changes from now on, are kept by `kept`.
+  void restore(Kept& kept);
   // GPUs that the broker has found since.
   void follow_gpus();
   void follow_settings() { leases_.set_config(settings_.arbiter); }
@@ -39,6 +42,7 @@ class LeaseService {
   LeaseApi api_;
   std::unique_ptr<HttpServer> http_;
   std::size_t gpus_ = 0;
+  std::vector<KeptLease> awaiting_;  // restored ones whose GPU is not there yet
 };
 
 }  // namespace nvshare::daemon

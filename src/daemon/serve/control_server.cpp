@@ -15,7 +15,6 @@ namespace nvshare::daemon {
 namespace {
 
 constexpr Duration kIdleLongEnough = 10s;  // to make room for somebody else
-constexpr int kBacklog = 128;              // connections that the kernel holds until they are taken
 
 }  // namespace
 
@@ -125,7 +124,7 @@ Result<UniqueFd> listen_for_streams(const std::string& path, unsigned mode) {
   if (!fd) return failed();
   unlink(path.c_str());
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) return failed();
-  if (chmod(path.c_str(), mode) < 0 || listen(fd.get(), kBacklog) < 0) return failed();
+  if (chmod(path.c_str(), mode) < 0 || listen(fd.get(), SOMAXCONN) < 0) return failed();
   return fd;
 }
 
