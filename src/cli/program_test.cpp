@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "cli/testing/process.h"
+
 namespace nvshare::cli {
 namespace {
 
@@ -70,6 +72,12 @@ TEST(Program, AnswersMistakesInOneLine) {
   EXPECT_EQ(run({"--quick"}).err, "nvshare: unknown option --quick (see nvshare --help)\n");
   EXPECT_EQ(run({}).code, kBadInput);
   EXPECT_EQ(run({}).out, "");
+}
+
+// The tests' own. A file of /proc cannot be read when its process has gone, though it is open.
+TEST(Contents, OfAFileThatCannotBeReadAreEmpty) {
+  EXPECT_EQ(testing::contents("/proc/self/mem"), "");
+  EXPECT_EQ(testing::contents("/nowhere"), "");
 }
 
 }  // namespace

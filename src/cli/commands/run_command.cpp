@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include "base/run_name.h"
 #include "base/suggest.h"
 #include "cli/commands/commands.h"
+#include "cli/run/connect.h"
 #include "cli/run/find_program.h"
 #include "cli/run/gpu_choice.h"
 #include "cli/run/installed.h"
@@ -264,7 +266,7 @@ class RunTenant {
  private:
   UniqueFd ask_again() const {
     const auto path = socket_path(directory_.path, wire::kProgramSocket);
-    UniqueFd connection = path ? connect_at_once(*path) : UniqueFd();
+    UniqueFd connection = path ? connect_at_once(*path, SOCK_SEQPACKET).socket : UniqueFd();
     if (!connection) return connection;
     const GpuRequest kept{gpus_.empty() ? wire::GpuChoice::None : wire::GpuChoice::Kept, 1, gpus_};
     ask_for_run(connection.get(), name_, wanted_.limits, wanted_.backend,

@@ -1,6 +1,7 @@
 #include "cli/run/run_directory.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <filesystem>
 
 #include "base/unique_fd.h"
+#include "cli/run/connect.h"
 #include "wire/channel.h"
 
 namespace nvshare::cli {
@@ -58,7 +60,10 @@ Surroundings surroundings() {
 }
 
 bool scheduler_answers(const std::string& directory) {
-  return knock(directory) == 0;
+  const auto path = socket_path(directory, wire::kProgramSocket);
+  if (!path) return false;
+  const int error = connect_at_once(*path, SOCK_SEQPACKET).error;
+  return error == 0 || error == EAGAIN;
 }
 
 std::string private_directory(const Surroundings& around) {

@@ -34,7 +34,7 @@ struct RunDirectory {
 // own. Makes nothing. An error when the user's own is not safe to use.
 Result<RunDirectory> find_run_directory(const Surroundings& around);
 
-// Whether a scheduler answers on its socket for programs.
+// Whether a scheduler listens on its socket for programs. Never waits.
 bool scheduler_answers(const std::string& directory);
 
 // The user's own: in XDG_RUNTIME_DIR where that is his, else in the temporary folder.

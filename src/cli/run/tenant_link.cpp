@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -51,17 +50,6 @@ int receive(int connection, void* packet) {
 }
 
 }  // namespace
-
-UniqueFd connect_at_once(const std::string& path) {
-  sockaddr_un address{};
-  if (path.size() >= sizeof address.sun_path) return UniqueFd();
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, path.size());
-  UniqueFd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const auto* where = reinterpret_cast<const sockaddr*>(&address);
-  if (!connection || ::connect(connection.get(), where, sizeof address) != 0) return UniqueFd();
-  return connection;
-}
 
 void ask_for_run(int connection, const std::string& name, const LimitWish& wish,
                  wire::Backend backend, uint32_t flags, const GpuRequest& gpus) {

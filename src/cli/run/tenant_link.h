@@ -37,9 +37,7 @@ Result<Joined> begin_run(int connection, const std::string& name, const LimitWis
                          wire::Backend backend = wire::Backend::Default, uint32_t flags = 0,
                          const GpuRequest& gpus = {});
 
-// The same in parts that never wait. A connection to the program socket; an empty one where no
-// scheduler listens, or its queue is full.
-UniqueFd connect_at_once(const std::string& path);
+// The same in parts that never wait.
 void ask_for_run(int connection, const std::string& name, const LimitWish& wish,
                  wire::Backend backend, uint32_t flags, const GpuRequest& gpus);
 // Nothing where the scheduler has not answered yet.

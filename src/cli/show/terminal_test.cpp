@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/testing/api_server.h"
 #include "cli/testing/control_server.h"
 #include "cli/testing/installation.h"
 #include "cli/testing/process.h"
@@ -236,8 +237,9 @@ TEST_F(Terminal, AHangUpReachesTheProgramOfASessionLeader) {
 constexpr int kRows = 12;
 constexpr int kColumns = 40;
 
-// What `nvshare top` writes to a terminal of this kind, until that is enough.
-std::string top_on(const char* kind, const std::function<bool(const std::string&)>& enough) {
+// What `nvshare COMMAND WORD` writes to a terminal of this kind, until that is enough.
+std::string output_on(const char* kind, const char* command, const char* word,
+                      const std::function<bool(const std::string&)>& enough) {
   winsize size{};
   size.ws_row = kRows;
   size.ws_col = kColumns;
@@ -246,7 +248,7 @@ std::string top_on(const char* kind, const std::function<bool(const std::string&
   if (top == 0) {
     ::setenv("TERM", kind, 1);
     ::unsetenv("NO_COLOR");
-    ::execl(NVSHARE_PROGRAM, NVSHARE_PROGRAM, "top", "0.1", static_cast<char*>(nullptr));
+    ::execl(NVSHARE_PROGRAM, NVSHARE_PROGRAM, command, word, static_cast<char*>(nullptr));
     ::_exit(99);
   }
   EXPECT_GT(top, 0);
@@ -264,6 +266,10 @@ std::string top_on(const char* kind, const std::function<bool(const std::string&
   ::kill(top, SIGKILL);
   ::waitpid(top, nullptr, 0);
   return output;
+}
+
+std::string top_on(const char* kind, const std::function<bool(const std::string&)>& enough) {
+  return output_on(kind, "top", "0.1", enough);
 }
 
 std::vector<std::string> frames_in(const std::string& output) {
@@ -313,6 +319,20 @@ TEST(TerminalTop, ATerminalThatCanOnlyBeWrittenToGetsBlockAfterBlock) {
   const std::string output = top_on(
       "dumb", [](const std::string& text) { return text.find("first") != text.rfind("first"); });
   EXPECT_EQ(output.find('\033'), output.npos) << output;
+}
+
+TEST(TerminalLeases, AreRedrawnInTheirPlace) {
+  testing::ApiServer server([](const testing::ApiRequest& request) {
+    return testing::http(
+        200, request.target == "GET /v1/status" ? R"({"gpus":[]})" : R"({"leases":[]})");
+  });
+  const std::string output = output_on("xterm", "lease", "watch", [](const std::string& text) {
+    return frames_in(text).size() >= 2;
+  });
+  for (const std::string& frame : frames_in(output)) {
+    EXPECT_EQ(frame.find("\033[H"), 0u) << frame;
+    EXPECT_NE(frame.find("no lease is held"), frame.npos) << frame;
+  }
 }
 
 }  // namespace

@@ -1,11 +1,16 @@
 #include "cli/talk/http_client.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <vector>
 
+#include "cli/run/connect.h"
 #include "cli/testing/api_server.h"
 #include "cli/testing/process.h"
 #include "wire/channel.h"
@@ -105,6 +110,24 @@ TEST(HttpClient, ASchedulerWithoutTheSocketOffersNoLeases) {
   const Folder folder;
   const UniqueFd listener(wire::listen_at((folder.path + "/scheduler.sock").c_str(), 0600));
   ASSERT_TRUE(listener);
+  EXPECT_EQ(ask(folder.path, {"GET", "/", ""}), "this scheduler offers no leases");
+}
+
+// A blocking connect would wait for a scheduler that takes no connections.
+TEST(HttpClient, ASchedulerThatHangsIsNotWaitedForToSayThatItOffersNoLeases) {
+  const Folder folder;
+  const std::string path = folder.path + "/scheduler.sock";
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, path.size());
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  std::vector<Connection> unanswered;
+  do {
+    unanswered.push_back(connect_at_once(path, SOCK_SEQPACKET));
+  } while (unanswered.back().error == 0);
+  ASSERT_EQ(unanswered.back().error, EAGAIN);
   EXPECT_EQ(ask(folder.path, {"GET", "/", ""}), "this scheduler offers no leases");
 }
 

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace nvshare::cli {
 namespace {
@@ -19,23 +17,13 @@ constexpr int kLookEvery = 20;  // milliseconds
 }  // namespace
 
 Connection connect_stream(const std::string& path, Duration patience) {
-  UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!connection) return {UniqueFd(), errno};
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return {UniqueFd(), ENAMETOOLONG};
-  std::memcpy(address.sun_path, path.c_str(), path.size());
-  const auto* where = reinterpret_cast<const sockaddr*>(&address);
   const auto deadline = Clock::now() + patience;
-  // EAGAIN: its queue of connections is full, which it empties when it is well.
-  while (::connect(connection.get(), where, sizeof address) != 0) {
-    if (errno == EAGAIN && Clock::now() < deadline) {
-      ::poll(nullptr, 0, kLookEvery);
-    } else if (errno != EINTR) {
-      return {UniqueFd(), errno};
-    }
+  for (;;) {
+    Connection made = connect_at_once(path, SOCK_STREAM);
+    // The scheduler empties its queue of connections when it is well.
+    if (made.error != EAGAIN || Clock::now() >= deadline) return made;
+    ::poll(nullptr, 0, kLookEvery);
   }
-  return {std::move(connection), 0};
 }
 
 Error cannot_connect(const RunDirectory& directory, int error) {

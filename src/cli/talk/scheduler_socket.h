@@ -4,19 +4,14 @@
 #include <string>
 
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "base/units.h"
+#include "cli/run/connect.h"
 #include "cli/run/run_directory.h"
 
 // Stream sockets in the scheduler's run directory.
 namespace nvshare::cli {
 
-// A connected descriptor (close-on-exec, non-blocking), or empty with its errno. EAGAIN: the
-// scheduler's queue of connections stayed full for `patience`.
-struct Connection {
-  UniqueFd socket;
-  int error = 0;
-};
+// EAGAIN: the scheduler's queue of connections stayed full for `patience`.
 Connection connect_stream(const std::string& path, Duration patience);
 
 // Why there is no connection, and what to do next.

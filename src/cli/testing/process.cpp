@@ -9,7 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <utility>
 
 namespace nvshare::cli::testing {
@@ -106,7 +106,10 @@ char state_of(pid_t pid) {
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  // An error while reading ends it without an exception: the process of a file in /proc may go.
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 bool eventually(const std::function<bool()>& done, Duration within) {

@@ -44,7 +44,7 @@ class Process {
 
 // A process's state as `ps` has it, 'Z' for one that nobody has collected; '?' when it is gone.
 char state_of(pid_t pid);
-// The whole file; empty when there is none.
+// The whole file, as far as it can be read; empty when there is none.
 std::string contents(const std::string& path);
 // True once `done` answers true.
 bool eventually(const std::function<bool()>& done, Duration within = 30s);
