@@ -65,6 +65,7 @@ json of(const KeptLease& lease) {
            {"acquired", lease.acquired.time_since_epoch().count()},
            {"expires", lease.expires.time_since_epoch().count()}};
   if (lease.uid) all["uid"] = *lease.uid;
+  if (lease.hold) all["hold"] = lease.hold->count();
   return all;
 }
 
@@ -222,6 +223,8 @@ KeptLease read_lease(Reader& reader) {
   lease.pid = reader.number<int>("pid", 0, INT32_MAX);
   lease.started = reader.number<std::uint64_t>("started", 0, UINT64_MAX);
   lease.trace = reader.text("trace");
+  const auto hold = reader.optional_number<std::int64_t>("hold", 1, INT64_MAX);
+  if (hold) lease.hold = Duration{*hold};
   const auto time = [&](const char* key) {
     return Time{Duration{reader.number<std::int64_t>(key, 0, INT64_MAX)}};
   };

@@ -40,6 +40,7 @@ struct KeptLease {
   int pid = 0;  // of the process that owns it; 0: none
   std::uint64_t started = 0;
   std::string trace{};
+  std::optional<Duration> hold{};  // that it asked for; none: its class's
   Time acquired{};
   Time expires{};
 

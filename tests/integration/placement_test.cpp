@@ -95,6 +95,22 @@ TEST_F(Placement, AMemoryLimitIsPutWhereItFits) {
   EXPECT_EQ(gpu_of("large"), 1);
 }
 
+TEST_F(Placement, AProgramWithALeaseSeesTheGpuOfItsLease) {
+  Process scheduler = start_scheduler();
+  const auto seen = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"lease", "run", "--class", "ASR"});
+    options.insert(options.end(), {"--", "sh", "-c", kShow});
+    const Outcome outcome = nvshare(options);
+    EXPECT_EQ(outcome.ending.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_EQ(seen({"--gpu", "1"}), "1 PCI_BUS_ID\n");
+  EXPECT_EQ(seen({"--gpu", uuid(0)}), "0 PCI_BUS_ID\n");
+  EXPECT_EQ(seen({}), "0 PCI_BUS_ID\n") << "both are idle";
+  set("CUDA_VISIBLE_DEVICES", "1,0");
+  EXPECT_EQ(seen({"--gpu", "1"}), "1,0 unset\n") << "as its caller has said";
+}
+
 TEST_F(Placement, ANumberAndAUuidChooseTheGpu) {
   Process scheduler = start_scheduler();
   const std::string second = uuid(1);

@@ -1,9 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <ostream>
+#include <utility>
 
 #include "base/suggest.h"
+#include "base/uuid.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/control_session.h"
 #include "cli/lease/leased_program.h"
@@ -83,12 +87,25 @@ int not_started(const std::string& program, int error, Streams streams) {
   return complain(kCommand, why_not_started(program, error), exit_code_of_exec(error), streams);
 }
 
+// A lease is of one GPU. Where the machine has several and nobody has said which ones the program
+// sees, it sees that one.
+std::vector<Variable> variables_of(const LeaseAnswer& answer) {
+  std::vector<Variable> variables{{kLeaseVariable, answer.id}};
+  if (std::getenv(kVisibleDevices) != nullptr) return variables;
+  const auto machine = machine_gpus();
+  const auto gpu = parse_uuid(answer.gpu);
+  if (!machine || !gpu || machine->gpus.size() < 2) return variables;
+  if (std::ranges::find(machine->gpus, gpu) == machine->gpus.end()) return variables;
+  for (Variable& one : visible_devices({*gpu}, *machine)) variables.push_back(std::move(one));
+  return variables;
+}
+
 int run_with_lease(const RunDirectory& directory, const LeaseAnswer& answer,
                    HeldLease::Clock::time_point granted, const std::vector<std::string>& words,
                    Streams streams) {
   HeldLease lease(directory, answer.id, answer.hold, granted);
   const LeasedProgram program{
-      words, changed_environment({{kLeaseVariable, answer.id}}),
+      words, changed_environment(variables_of(answer)),
       [&](const std::string& line) { complain(kCommand, line, kGood, streams); }};
   const LeasedEnd end = run_leased(program, lease);
   if (end.error != 0) return not_started(words[0], end.error, streams);
@@ -151,7 +168,9 @@ Command lease_run_command() {
   };
   spec.takes_program = true;
   spec.more =
-      "The program has the lease's id in NVSHARE_LEASE. The lease is renewed while the program\n"
+      "The program has the lease's id in NVSHARE_LEASE. On a machine with several GPUs it sees "
+      "the\n"
+      "lease's GPU alone, unless CUDA_VISIBLE_DEVICES is set. The lease is renewed while it\n"
       "runs, and given back at its end. Without a lease the program is not started: one line\n"
       "says why and when to ask again. A program whose lease is taken away gets SIGTERM.\n\n"
       "The exit code is the program's; 75 without a lease and when it was taken away, 127 and 126\n"

@@ -148,6 +148,7 @@ Result<LeaseAnswer> read_lease_answer(const std::string& json) {
   LeaseAnswer answer;
   answer.result = text(*read, "result");
   answer.id = text(*read, "leaseId");
+  answer.gpu = text(*read, "gpuKey");
   answer.reason = text(*read, "reason");
   answer.waited = time(*read, "queueWaitMs");
   answer.retry_after = some_time(*read, "retryAfterMs");

@@ -81,6 +81,7 @@ struct LeaseAnswer {
   std::string reason;
   Duration waited{};
   std::optional<Duration> retry_after;
+  std::string gpu{};  // of the lease: its UUID
 };
 
 // What a request for a lease says. What is not said is the class's.

@@ -102,8 +102,8 @@ std::vector<KeptLease> Leases::kept(const UuidOf& uuid) const {
     if (record == nullptr) continue;
     const int owner = record->ask.owner;
     all.push_back({record->name, view.task_class, uuid(view.gpu), record->ask.uid, owner,
-                   owner == 0 ? 0 : owners_.started(owner), record->ask.trace, view.acquired,
-                   view.until});
+                   owner == 0 ? 0 : owners_.started(owner), record->ask.trace,
+                   record->ask.request.hold_max, view.acquired, view.until});
   }
   return all;
 }
@@ -114,6 +114,7 @@ Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
   request.lease = record.id;
   request.gpu = gpu;
   request.task_class = kept.task_class;
+  request.hold_max = kept.hold;
   const auto gone = [&](std::string_view reason) {
     keep_past(record, reason);
     return Error{std::string(reason)};

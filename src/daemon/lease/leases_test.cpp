@@ -96,6 +96,8 @@ TEST(Leases, OutlastARestartWithinTheirDeadline) {
   EXPECT_EQ(shown["trace"], "call 7");
   EXPECT_EQ(next.get("/v1/status")["gpus"][0]["active_leases"], 2);
   EXPECT_FALSE(next.leases.restore(next.kept[0], GpuId{0})) << "it is there already";
+  const auto renewed = next.call("POST", "/v1/leases/" + owned + "/renew");
+  EXPECT_EQ(LeaseWorld::of(renewed)["expiresAt"], "2023-11-14T22:13:30.123Z") << "as at first";
   next.picture.gone(kOwner);
   next.leases.look();
   EXPECT_EQ(next.call("GET", "/v1/leases/" + owned).status, 410) << "the owner is watched again";
