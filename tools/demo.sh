@@ -44,6 +44,7 @@ fi
 
 folder=$NVSHARE_DEMO_INSIDE
 jobs=()
+leases=()
 end_jobs() { # they pass it on to their programs, which end cleanly
   for pid in "${jobs[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
   wait
@@ -111,6 +112,27 @@ mark last
 heading "Who wants more memory than it may have gets an error; nobody else notices"
 printf '$ nvshare run --name greedy --mem 1Gi -- gpu-job --memory 2Gi\n'
 "$nvshare" run --name greedy --mem 1Gi -- "$job" --memory 2Gi --seconds 1 || true
+
+heading "Services ask for the GPU: speech is let in, repair is skipped while the GPU is busy"
+sleep 1.5 # until the usage is measured anew
+leased() { # what is typed, and what comes of it
+  printf '$ nvshare lease run %s\n' "$*"
+  "$nvshare" lease run "$@" || true
+}
+leased --class ASR -- echo "speech: let in, beside jobs of lower priority"
+leased --class SEMANTIC_REPAIR -- echo "repair: let in"
+
+heading "With every slot taken, translation falls back to the CPU"
+for _ in 1 2 3 4; do
+  "$nvshare" lease run --class ASR -- sleep 20 &
+  leases+=($!)
+done
+for _ in $(seq 100); do
+  [ "$("$nvshare" lease list | grep -c active)" -ge 4 ] && break || sleep 0.05
+done
+"$nvshare" lease status
+leased --class NMT --busy fallback --fallback-cpu -- echo "translation: done on the CPU"
+kill "${leases[@]}"
 
 heading "Asked and received"
 memory=$("$nvshare" status | sed -n '/^NAME/,$p')

@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "base/units.h"
 
-// What is said about leases over HTTP (docs/protocol.md), as plain data. Fields that an answer
+// What is said about leases over HTTP (docs/arbiter.md), as plain data. Fields that an answer
 // lacks keep their defaults.
 namespace nvshare::cli {
 
