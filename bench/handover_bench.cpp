@@ -14,6 +14,7 @@
 
 #include "integration/machine.h"
 #include "integration/process.h"
+#include "measured.h"
 
 // handover_bench BUILD_DIR [--check] [--out FILE]
 //
@@ -40,12 +41,7 @@ constexpr double kNoisy =
 struct Numbers {
   std::vector<double> all;  // microseconds
 
-  double at(double part) {
-    if (all.empty()) return 0;
-    const auto place = static_cast<std::ptrdiff_t>(part * static_cast<double>(all.size() - 1));
-    std::nth_element(all.begin(), all.begin() + place, all.end());
-    return all[static_cast<std::size_t>(place)];
-  }
+  double at(double part) { return bench::at(all, part); }
 };
 
 double microseconds(Duration time) {
@@ -215,25 +211,6 @@ int run(const std::string& build, bool check, const std::string& out) {
 }  // namespace nvshare::bench
 
 int main(int count, char** words) {
-  const std::vector<std::string> all(words + 1, words + count);
-  std::string build;
-  std::string out;
-  bool check = false;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == "--check") {
-      check = true;
-    } else if (all[i] == "--out" && i + 1 < all.size()) {
-      out = all[++i];
-    } else if (build.empty() && !all[i].starts_with("-")) {
-      build = nvshare::bench::fs::absolute(all[i]).string();
-    } else {
-      build.clear();
-      break;
-    }
-  }
-  if (build.empty()) {
-    std::fputs("usage: handover_bench BUILD_DIR [--check] [--out FILE]\n", stderr);
-    return 2;
-  }
-  return nvshare::bench::run(build, check, out);
+  const auto options = nvshare::bench::read_options("handover_bench", count, words);
+  return options ? nvshare::bench::run(options->build, options->check, options->out) : 2;
 }

@@ -9,7 +9,7 @@ fi
 build=$1
 record=${2:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
-for program in core_bench handover_bench; do
+for program in core_bench handover_bench lease_bench; do
   if [ ! -x "$build/bin/$program" ]; then
     echo "bench: $build/bin/$program is not built (Google Benchmark: libbenchmark-dev)" >&2
     exit 2
@@ -30,6 +30,7 @@ if [ "$record" = "--record" ]; then
 fi
 
 "$build/bin/handover_bench" "$build" --check ${record:+--out "$root/bench/results/handover.json"} || status=1
+"$build/bin/lease_bench" "$build" --check ${record:+--out "$root/bench/results/lease.json"} || status=1
 
 if command -v valgrind >/dev/null; then
   "$root/bench/launch_overhead.sh" "$build" ${record:+"$record"} || status=1
