@@ -16,16 +16,18 @@ std::optional<Error> bad_memory_limit(const std::optional<Bytes>& limit) {
   return Error{fmt::format("memory limit {} is not above 0", limit->count)};
 }
 
+std::optional<Error> bad_priority(int priority) {
+  if (priority >= kLowestPriority && priority <= kHighestPriority) return std::nullopt;
+  return Error{
+      fmt::format("priority {} is not from {} to {}", priority, kLowestPriority, kHighestPriority)};
+}
+
 std::optional<Error> bad_limits(const Limits& limits) {
   if (limits.core_percent < 1 || limits.core_percent > 100) {
     return Error{fmt::format("core limit {} is not from 1 to 100", limits.core_percent)};
   }
   if (auto bad = bad_memory_limit(limits.memory)) return bad;
-  if (limits.priority < kLowestPriority || limits.priority > kHighestPriority) {
-    return Error{fmt::format("priority {} is not from {} to {}", limits.priority, kLowestPriority,
-                             kHighestPriority)};
-  }
-  return std::nullopt;
+  return bad_priority(limits.priority);
 }
 
 }  // namespace
@@ -144,7 +146,7 @@ Result<void> Core::Impl::take(const TenantAdded& e, Time, Decisions&) {
   return {};
 }
 
-Result<void> Core::Impl::take(const TenantRemoved& e, Time, Decisions&) {
+Result<void> Core::Impl::take(const TenantRemoved& e, Time now, Decisions&) {
   const Tenant* tenant = find_tenant(e.tenant);
   if (tenant == nullptr) return unknown("tenant", e.tenant.value);
   if (tenant->clients > 0) {
@@ -153,7 +155,10 @@ Result<void> Core::Impl::take(const TenantRemoved& e, Time, Decisions&) {
   if (tenant->parts > 0) {
     return Error{fmt::format("tenant {} still has {} parts", e.tenant.value, tenant->parts)};
   }
-  for (auto& [id, gpu] : gpus_) gpu.forget(e.tenant);
+  for (auto& [id, gpu] : gpus_) {
+    (void)gpu.lend(e.tenant, std::nullopt, now);  // tenants around it no longer go as it did
+    gpu.forget(e.tenant);
+  }
   if (tenant->parent != nullptr) --tenant->parent->parts;
   tenants_.erase(e.tenant);  // not idle_: it had no clients
   return {};
@@ -170,6 +175,18 @@ Result<void> Core::Impl::take(const LimitsChanged& e, Time now, Decisions& out) 
   const bool restart = cores_before != e.limits.core_percent;
   for (auto& [id, gpu] : gpus_) gpu.limits_have_changed(restart, now);
   finish_all(now, out);
+  return {};
+}
+
+Result<void> Core::Impl::take(const PriorityLent& e, Time now, Decisions& out) {
+  if (find_tenant(e.tenant) == nullptr) return unknown("tenant", e.tenant.value);
+  Gpu* gpu = find_gpu(e.gpu);
+  if (gpu == nullptr) return unknown("gpu", e.gpu.value);
+  if (e.priority) {
+    if (auto bad = bad_priority(*e.priority)) return *bad;
+  }
+  if (const auto lent = gpu->lend(e.tenant, e.priority, now); !lent) return lent;
+  finish(*gpu, now, out);
   return {};
 }
 

@@ -121,9 +121,8 @@ Snapshot Core::Impl::snapshot() const {
                  .clients = static_cast<int>(gpu.clients().size()),
                  .waiting_for_memory = static_cast<int>(gpu.residency().waiting())};
     for (const auto& [tenant, share] : gpu.shares()) {
-      view.shares.push_back(
-          {tenant, id, share.parent != nullptr, share.priority, from_fixed(share.billed),
-           debt_of(share)});
+      view.shares.push_back({tenant, id, share.parent != nullptr, share.priority,
+                             from_fixed(share.billed), debt_of(share)});
     }
     const auto own = static_cast<std::ptrdiff_t>(gpu.shares().size());
     std::ranges::sort(view.shares.end() - own, view.shares.end(), {}, &ShareView::tenant);

@@ -70,6 +70,14 @@ struct LimitsChanged {
   TenantId tenant;
   Limits limits;
 };
+// While a service of the tenant holds a lease on the GPU, the tenant goes before others there: as
+// if its priority, and that of each tenant around it, were no lower than this. Its parts stay as
+// they are. None: its limits alone say again.
+struct PriorityLent {
+  TenantId tenant;
+  GpuId gpu;
+  std::optional<int> priority{};
+};
 struct TenantPaused {
   TenantId tenant;
   bool paused = true;
@@ -178,10 +186,10 @@ struct ConfigChanged {
 // Time has passed; due at Core::next_wakeup().
 struct Tick {};
 
-using Event =
-    std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded, TenantRemoved,
-                 LimitsChanged, TenantPaused, TenantSleeps, ClientAdded, ClientGone, WorkRequested,
-                 Released, Usage, MemoryChanged, MemoryFound, MemoryMoved, MemoryRounded,
-                 HostMeasured, HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
+using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
+                           TenantRemoved, LimitsChanged, PriorityLent, TenantPaused, TenantSleeps,
+                           ClientAdded, ClientGone, WorkRequested, Released, Usage, MemoryChanged,
+                           MemoryFound, MemoryMoved, MemoryRounded, HostMeasured, HostMemoryComing,
+                           SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

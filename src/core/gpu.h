@@ -50,6 +50,8 @@ class Gpu {
   void limits_will_change(TenantId tenant, Time now);
   // The limits of the tenant of the last limits_will_change() have.
   void limits_have_changed(bool cores_changed, Time now);
+  // Lends the priority to the tenant, which has or had a client here.
+  Result<void> lend(TenantId tenant, std::optional<int> priority, Time now);
   void pause_changed(const Tenant& tenant, Time now, Decisions& out);
   void sleep_changed(TenantId tenant, const Reason& why, Time now, Decisions& out);
   // Whether a client of the tenant asks for the GPU.
@@ -76,6 +78,7 @@ class Gpu {
   void become_parent(Share& share, Time now);
   void move_clients(Share& from, Share& to);
   static void follow_limits(Share& share);
+  void limits_will_change(Share& highest, Time now);
 
   void set_allocated(Client& client, Bytes allocated, Bytes beyond, Time now);
   void memory_limit_may_bind(const Share& share, Time now);

@@ -7,13 +7,33 @@
 
 namespace nvshare::core {
 
-// A part never goes before what its parent goes behind. Clients beside parts go like a part that
-// asks for no limit. They have the tenant's priority, as they had it before its first part came.
+namespace {
+
+// The highest priority that is lent to the tenant or to a part of it.
+std::optional<int> lent_within(const Share& share) {
+  std::optional<int> highest = share.lent;
+  for (const Share* part : share.parts) {
+    if (!part->is_own) highest = std::max(highest, lent_within(*part));
+  }
+  return highest;
+}
+
+}  // namespace
+
+// A part never goes before what its parent goes behind, unless a priority is lent to it. Clients
+// beside parts go like a part that asks for no limit. They have the tenant's priority, as they had
+// it before its first part came. Parts of a tenant with a limit compete behind that tenant, which
+// therefore goes as what is lent to any of them.
 void Gpu::follow_limits(Share& share) {
-  const Limits& limits = share.tenant->limits;
-  share.limit = share.is_own ? kNoCoreLimit : limits.core_percent;
-  share.priority = limits.priority;
-  if (share.parent != nullptr) share.priority = std::min(share.priority, share.parent->priority);
+  const Share& tenant = share.of_tenant();
+  share.limit = share.is_own ? kNoCoreLimit : share.tenant->limits.core_percent;
+  share.priority = share.tenant->limits.priority;
+  for (const Share* one = tenant.parent; one != nullptr; one = one->parent) {
+    share.priority = std::min(share.priority, one->tenant->limits.priority);
+  }
+  const bool behind = !share.is_own && share.limit < kNoCoreLimit;
+  const std::optional<int> lent = behind ? lent_within(share) : tenant.lent;
+  if (lent) share.priority = std::max(share.priority, *lent);
 }
 
 Share& Gpu::share_of(Tenant& tenant, Time now) {
@@ -77,10 +97,28 @@ void Gpu::become_parent(Share& share, Time now) {
   engine_->after_limits_change(*own, false, now);
 }
 
+Result<void> Gpu::lend(TenantId tenant, std::optional<int> priority, Time now) {
+  const auto it = shares_.find(tenant);
+  if (it == shares_.end()) return Error{"this tenant has never had a client on this GPU"};
+  Share* highest = &it->second;
+  if (std::exchange(highest->lent, priority) == priority) return {};
+  for (Share* one = highest; one != nullptr; one = one->parent) {
+    const int before = one->priority;
+    follow_limits(*one);
+    if (std::exchange(one->priority, before) != before) highest = one;
+  }
+  limits_will_change(*highest, now);
+  limits_have_changed(false, now);
+  return {};
+}
+
 void Gpu::limits_will_change(TenantId tenant, Time now) {
   const auto it = shares_.find(tenant);
-  if (it == shares_.end()) return;
-  changing_.push_back(&it->second);
+  if (it != shares_.end()) limits_will_change(it->second, now);
+}
+
+void Gpu::limits_will_change(Share& highest, Time now) {
+  changing_.push_back(&highest);
   for (std::size_t i = 0; i < changing_.size(); ++i) {
     if (!changing_[i]->has_parts) continue;
     for (Share* part : changing_[i]->parts) changing_.push_back(part);

@@ -162,11 +162,12 @@ struct alignas(64) Share {
   // Written by Gpu.
   Tenant* tenant = nullptr;
   std::uint64_t seq = 0;
-  Share* parent = nullptr;   // of the tenant's parent; of `own`: the tenant's
-  int limit = kNoCoreLimit;  // percent
-  int priority = 0;          // the lowest on the way up
-  bool is_own = false;       // it is the `own` of its parent
-  bool has_parts = false;    // shares of parts have it as their parent, or had
+  Share* parent = nullptr;    // of the tenant's parent; of `own`: the tenant's
+  int limit = kNoCoreLimit;   // percent
+  int priority = 0;           // the lowest on the way up, or one that was lent
+  std::optional<int> lent{};  // to the tenant's own clients (PriorityLent)
+  bool is_own = false;        // it is the `own` of its parent
+  bool has_parts = false;     // shares of parts have it as their parent, or had
 
   // Written by ComputeEngine (compute_engine.cpp). The counts are with all parts.
   int wanting = 0;   // clients not Off

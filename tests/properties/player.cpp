@@ -220,7 +220,11 @@ std::optional<TenantId> Player::some_parent() {
 
 void Player::change_tenants() {
   const TenantId tenant = some_tenant();
-  switch (dice_.below(9)) {
+  switch (dice_.below(10)) {
+    case 9:
+      tell(PriorityLent{tenant, some_gpu(),
+                        dice_.one_in(3) ? std::nullopt : std::optional(dice_.between(-10, 10))});
+      return;
     case 6:
     case 7:
       tell(TenantSleeps{tenant, !dice_.one_in(3), dice_.one_in(2)});
@@ -373,6 +377,7 @@ Event Player::nonsense() {
     case 2:
       return TenantAdded{{static_cast<std::uint64_t>(wild)}, std::string(300, 'x'), {}};
     case 3:
+      if (dice_.one_in(3)) return PriorityLent{some_tenant(), some_gpu(), dice_.between(-20, 20)};
       return LimitsChanged{some_tenant(), {static_cast<int>(wild % 1000), {}, 0}};
     case 4:
       return LimitsChanged{some_tenant(),
@@ -515,6 +520,7 @@ std::string Player::settle() {
   for (const TenantView& tenant : tenants) {
     if (tenant.paused) tell(TenantPaused{tenant.id, false});
     tell(LimitsChanged{tenant.id, Limits{}});
+    for (const GpuView& gpu : watch_.seen().gpus) tell(PriorityLent{tenant.id, gpu.id});
   }
   // There is host memory for everyone: as much as each wants, or just what is claimed, and what
   // sleepers send out.

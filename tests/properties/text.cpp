@@ -35,6 +35,10 @@ struct EventText {
   std::string operator()(const LimitsChanged& e) const {
     return fmt::format("LimitsChanged tenant={} {}", e.tenant.value, limits(e.limits));
   }
+  std::string operator()(const PriorityLent& e) const {
+    return fmt::format("PriorityLent tenant={} gpu={} priority={}", e.tenant.value, e.gpu.value,
+                       e.priority ? fmt::to_string(*e.priority) : "none");
+  }
   std::string operator()(const TenantPaused& e) const {
     return fmt::format("TenantPaused tenant={} paused={}", e.tenant.value, e.paused);
   }
