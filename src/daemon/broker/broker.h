@@ -93,6 +93,11 @@ class Broker : private Follower {
                           bool within_parents = true) {
     return tenants_.set_limits(tenant, limits, now, within_parents);
   }
+  // While a service of the tenant holds a lease on the GPU, where the tenant has a client; none: no
+  // longer (core::PriorityLent).
+  Result<void> lend_priority(TenantId tenant, GpuId gpu, std::optional<int> priority, Time now) {
+    return tenants_.lend_priority(tenant, gpu, priority, now);
+  }
   // Whether the tenant stays without processes, because somebody has set its limits. No run does.
   void keep(TenantId tenant, bool kept) { tenants_.keep(tenant, kept); }
   Result<void> set_paused(TenantId tenant, bool paused, Time now) {

@@ -197,6 +197,13 @@ Result<void> Tenants::change_limits(TenantRecord& tenant, const core::Limits& li
   return {};
 }
 
+Result<void> Tenants::lend_priority(TenantId tenant, GpuId gpu, std::optional<int> priority,
+                                    Time now) {
+  const auto taken = step(core::PriorityLent{tenant, gpu, priority}, now);
+  if (!taken) return taken.error();
+  return {};
+}
+
 void Tenants::keep(TenantId id, bool kept) {
   const auto at = tenants_.find(id);
   if (at != tenants_.end() && at->second.is.kind != TenantKind::Run) at->second.kept = kept;

@@ -29,6 +29,7 @@ class Tenants : private Owner {
   const TenantRecord* find_tenant(std::string_view name) const;
   Result<void> set_limits(TenantId tenant, const core::Limits& limits, Time now,
                           bool within_parents);
+  Result<void> lend_priority(TenantId tenant, GpuId gpu, std::optional<int> priority, Time now);
   void keep(TenantId tenant, bool kept);
   Result<void> set_paused(TenantId tenant, bool paused, Time now);
   Result<bool> set_asleep(TenantId tenant, bool asleep, bool hold, Time now);

@@ -163,6 +163,12 @@ void Leases::keep_past(const LeaseRecord& record, std::string_view reason) {
   if (past_.size() > kMostPast) past_.pop_front();
 }
 
+std::optional<ProcessKey> Leases::owner_of(LeaseId lease) const {
+  const LeaseRecord* record = find(lease);
+  if (record == nullptr || record->ask.owner == 0) return std::nullopt;
+  return ProcessKey{record->ask.owner, owners_.started(record->ask.owner)};
+}
+
 const LeaseRecord* Leases::find(LeaseId lease) const {
   const auto at = records_.find(lease);
   return at == records_.end() ? nullptr : &at->second;

@@ -77,6 +77,10 @@ class Leases {
   void release(LeaseId lease);
   Result<Time> renew(LeaseId lease, std::optional<Duration> hold);
 
+  // The process that owns the lease.
+  std::optional<ProcessKey> owner_of(LeaseId lease) const;
+  // A lease or request is owned by a process.
+  bool any_owned() const { return !by_owner_.empty(); }
   const LeaseRecord* find(const std::string& name) const;
   const LeaseRecord* find(LeaseId lease) const;
   const PastLease* find_past(const std::string& name) const;

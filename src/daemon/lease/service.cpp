@@ -29,7 +29,7 @@ class WallOf {
 
 }  // namespace
 
-LeaseService::LeaseService(Reactor& reactor, const Broker& broker, const Settings& settings,
+LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& settings,
                            const Processes& processes, Log& log, LeaseApi::Change change)
     : reactor_(reactor),
       broker_(broker),
@@ -37,6 +37,7 @@ LeaseService::LeaseService(Reactor& reactor, const Broker& broker, const Setting
       log_(log),
       leases_(
           settings.arbiter, [&reactor] { return reactor.now(); }, reactor, processes, log),
+      lender_(broker, processes, settings.is_private),
       api_(leases_,
            {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
             [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid()}) {}
@@ -65,7 +66,11 @@ void LeaseService::serve(const std::string& unix_socket, bool is_private) {
 void LeaseService::restore(Kept& kept) {
   awaiting_ = kept.take_leases();
   follow_gpus();
-  leases_.on_change([&kept] { kept.leases_changed(); });
+  leases_.on_change([this, &kept] {
+    kept.leases_changed();
+    lender_.leases_changed();
+  });
+  lender_.leases_changed();
   kept.use_leases([this] {
     auto all = leases_.kept([this](GpuId gpu) { return broker_.gpus().at(gpu).uuid; });
     all.insert(all.end(), awaiting_.begin(), awaiting_.end());
@@ -94,8 +99,11 @@ std::optional<Time> LeaseService::end_of_turn() {
   leases_.end_of_turn();
   // After the leases, because their answers go out in this turn. It may take requests, too.
   const auto due = http_ ? http_->end_of_turn() : std::nullopt;
+  const auto more = lender_.end_of_turn(leases_, reactor_.now());
   std::optional<Time> next = leases_.next_wakeup();
-  if (due && (!next || *due < *next)) next = due;
+  for (const auto& other : {due, more}) {
+    if (other && (!next || *other < *next)) next = other;
+  }
   return next;
 }
 

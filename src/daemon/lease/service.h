@@ -8,13 +8,14 @@
 #include "daemon/kept.h"
 #include "daemon/lease/api.h"
 #include "daemon/lease/leases.h"
+#include "daemon/lease/lender.h"
 
 namespace nvshare::daemon {
 
 // Leases over HTTP: the arbiter, its requests and the sockets. All that is handed in outlives it.
 class LeaseService {
  public:
-  LeaseService(Reactor& reactor, const Broker& broker, const Settings& settings,
+  LeaseService(Reactor& reactor, Broker& broker, const Settings& settings,
                const Processes& processes, Log& log, LeaseApi::Change change);
 
   // Listens at the Unix socket. A system scheduler also listens where the settings say. Without
@@ -35,10 +36,11 @@ class LeaseService {
 
  private:
   Reactor& reactor_;
-  const Broker& broker_;
+  Broker& broker_;
   const Settings& settings_;
   Log& log_;
   Leases leases_;
+  Lender lender_;
   LeaseApi api_;
   std::unique_ptr<HttpServer> http_;
   std::size_t gpus_ = 0;

@@ -1,0 +1,87 @@
+#include "daemon/lease/lender.h"
+
+#include <algorithm>
+
+#include "daemon/broker/tree.h"
+
+namespace nvshare::daemon {
+
+// A client has a new number each time, so that the last one and their count tell.
+bool Lender::clients_changed() {
+  const auto& clients = broker_.clients();
+  const std::pair seen{clients.size(), clients.empty() ? ClientId{} : clients.rbegin()->first};
+  return std::exchange(clients_seen_, seen) != seen;
+}
+
+bool Lender::look_above() {
+  std::erase_if(above_, [&](const auto& one) { return !broker_.clients().contains(one.first); });
+  int looks = 0;
+  for (const auto& [id, client] : broker_.clients()) {
+    if (above_.contains(id)) continue;
+    if (++looks > kLooksPerTurn) return false;
+    std::vector<ProcessKey>& keys = above_[id];
+    (void)processes_.run_above(client.pid, [&](const ProcessKey& key) {
+      keys.push_back(key);
+      return std::optional<TenantId>{};
+    });
+  }
+  return true;
+}
+
+// Users do not go before one another, as long as nobody has allowed it: with a lease a tenant goes
+// no higher than the tenant at the top may go by itself, and 0. Root's own tenants may.
+int Lender::most_lent(TenantId tenant) const {
+  if (is_private_) return core::kHighestPriority;
+  const TenantRecord* top = nullptr;
+  for_each_level(broker_.tenants(), tenant, [&](const TenantRecord& level) { top = &level; });
+  const bool root = top->is.kind == TenantKind::User && top->is.uid == 0;
+  return root ? core::kHighestPriority : std::max(0, top->limits.priority);
+}
+
+std::map<Lender::Place, int> Lender::wanted(const Leases& leases) const {
+  std::map<std::pair<ProcessKey, GpuId>, int> holders;
+  for (const core::LeaseView& lease : leases.arbiter().leases()) {
+    const auto owner = lease.active ? leases.owner_of(lease.lease) : std::nullopt;
+    if (!owner) continue;
+    const int priority = core::tenant_priority(lease.priority);
+    const auto [at, is_new] = holders.try_emplace({*owner, lease.gpu}, priority);
+    if (!is_new) at->second = std::max(at->second, priority);
+  }
+  std::map<Place, int> wanted;
+  if (holders.empty()) return wanted;
+  for (const auto& [id, client] : broker_.clients()) {
+    const auto keys = above_.find(id);
+    if (keys == above_.end()) continue;
+    for (const ProcessKey& key : keys->second) {
+      const auto holder = holders.find({key, client.gpu});
+      if (holder == holders.end()) continue;
+      const int priority = std::min(holder->second, most_lent(client.tenant));
+      const auto [at, is_new] = wanted.try_emplace({client.tenant, client.gpu}, priority);
+      if (!is_new) at->second = std::max(at->second, priority);
+    }
+  }
+  return wanted;
+}
+
+std::optional<Time> Lender::end_of_turn(const Leases& leases, Time now) {
+  if (!clients_changed() && !due_) return std::nullopt;
+  due_ = false;
+  const bool used = !lent_.empty() || leases.any_owned();
+  if (!used) return std::nullopt;
+  const bool all = look_above();
+  const std::map<Place, int> next = wanted(leases);
+  for (const auto& [place, priority] : lent_) {
+    if (next.contains(place) || !broker_.tenants().contains(place.first)) continue;
+    (void)broker_.lend_priority(place.first, place.second, std::nullopt, now);
+  }
+  for (const auto& [place, priority] : next) {
+    const auto before = lent_.find(place);
+    if (before != lent_.end() && before->second == priority) continue;
+    (void)broker_.lend_priority(place.first, place.second, priority, now);
+  }
+  lent_ = next;
+  due_ = !all;
+  return all ? std::nullopt : std::optional(now + 1ms);
+}
+
+}  // namespace nvshare::daemon
