@@ -39,13 +39,13 @@ fuzz:            ## look for bad inputs (FUZZ_SECONDS each, 60; or the same FUZZ
 	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
 
 format:          ## format the sources
-	@git ls-files -co --exclude-standard '*.cpp' '*.h' | xargs -r clang-format-14 -i
+	@git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' | xargs -r clang-format-14 -i
 
 tidy: build      ## look for defects in the core with clang-tidy (slow)
 	@git ls-files 'src/base/*.cpp' 'src/core/*.cpp' | grep -v _test | xargs clang-tidy -p build/dev --quiet
 
 check-format:    ## fail when a source file is not formatted
-	@git ls-files -co --exclude-standard '*.cpp' '*.h' | xargs -r clang-format-14 --dry-run --Werror
+	@git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' | xargs -r clang-format-14 --dry-run --Werror
 
 clean:           ## remove what was built
 	@rm -rf build

@@ -9,6 +9,7 @@ packages=(
 )
 if [ "${1:-}" = "--ci" ]; then
   packages+=(clang-19 libclang-rt-19-dev clang-format-14 ccache)
+  packages+=(python3-jsonschema python3-yaml) # tests/openapi
 fi
 
 missing=()

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/uuid.h"
+#include "daemon/lease/request_body.h"
 #include "daemon/lease/usage_config.h"
 #include "daemon/serve/request.h"
 
@@ -17,8 +18,6 @@ namespace nvshare::daemon {
 namespace {
 
 using Object = nlohmann::ordered_json;
-
-constexpr std::int64_t kMostMilliseconds = 86'400'000;  // what a request may say: a day
 
 std::int64_t milliseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
@@ -61,22 +60,6 @@ Object counts_of(const core::LeaseCounts& counts) {
           {"released", counts.released},    {"queueWaitMsTotal", milliseconds(counts.waited)}};
 }
 
-// Keys that a body may have; an error for any other.
-Result<void> only(const Object& body, std::initializer_list<std::string_view> keys) {
-  for (const auto& [key, value] : body.items()) {
-    if (std::ranges::find(keys, key) != keys.end()) continue;
-    return Error{fmt::format("there is no '{}' in such a request", key)};
-  }
-  return {};
-}
-
-Result<void> take_time(const Object& body, const char* key, std::optional<Duration>& into) {
-  const auto value = number_in(body, key, 0, kMostMilliseconds);
-  if (!value) return value.error();
-  if (*value) into = std::chrono::milliseconds(**value);
-  return {};
-}
-
 }  // namespace
 
 // --- the requests ------------------------------------------------------------------------------
@@ -100,7 +83,7 @@ struct LeaseApi::Json {
   // The lease that the path names, if the caller may have it; or the reply that says why not.
   const LeaseRecord* lease(HttpReply& refused) const;
 
-  Result<Object> body() const;
+  Result<Object> body() const { return body_of(request.body); }
   Result<void> take_hint(const Object& body, core::LeaseRequest& into) const;
   Result<void> take_owner(const Object& body, LeaseAsk& into) const;
   Result<void> take_policy(const Object& body, core::LeaseRequest& into) const;
@@ -176,14 +159,6 @@ const LeaseRecord* LeaseApi::Json::lease(HttpReply& refused) const {
   return nullptr;
 }
 
-Result<Object> LeaseApi::Json::body() const {
-  if (request.body.empty()) return Object::object();
-  Object body = Object::parse(request.body, nullptr, false);
-  if (body.is_discarded()) return Error{"the body is not JSON"};
-  if (!body.is_object()) return Error{"the body is not a JSON object"};
-  return body;
-}
-
 // --- asking ------------------------------------------------------------------------------------
 
 Result<void> LeaseApi::Json::take_hint(const Object& body, core::LeaseRequest& into) const {
@@ -250,7 +225,6 @@ Object LeaseApi::Json::answer_of(const LeaseRecord& lease, const core::Answer& a
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::ask(std::optional<Object> gpu) {
-  constexpr std::size_t kLongestTrace = 256;
   auto read = body();
   if (!read) return http_error(400, read.error().message);
   const Object& body = *read;
@@ -260,13 +234,10 @@ LeaseApi::Json::Answer LeaseApi::Json::ask(std::optional<Object> gpu) {
                                    "hint", "ownerPid", "trace"});
     if (!known) return known;
     if (const auto good = take_time(body, "maxWaitMs", ask.request.max_wait); !good) return good;
-    if (const auto good = take_time(body, "holdMaxMs", ask.request.hold_max); !good) return good;
+    if (const auto good = take_time(body, "holdMaxMs", ask.request.hold_max, 1); !good) return good;
     if (const auto good = take_policy(body, ask.request); !good) return good;
     if (const auto good = take_hint(body, ask.request); !good) return good;
-    ask.trace = text_in(body, "trace").value_or("");
-    if (ask.trace.size() > kLongestTrace) {
-      return Error{fmt::format("trace: it has more than {} bytes", kLongestTrace)};
-    }
+    if (const auto good = take_trace(body, ask.trace); !good) return good;
     return take_owner(body, ask);
   };
   if (const auto good = fill(); !good) return http_error(400, good.error().message);
@@ -355,7 +326,7 @@ LeaseApi::Json::Answer LeaseApi::Json::renew() {
   if (const auto good = only(*read, {"holdMaxMs"}); !good) {
     return http_error(400, good.error().message);
   }
-  if (const auto good = take_time(*read, "holdMaxMs", hold); !good) {
+  if (const auto good = take_time(*read, "holdMaxMs", hold, 1); !good) {
     return http_error(400, good.error().message);
   }
   const auto until = api.leases_.renew(found->id, hold);

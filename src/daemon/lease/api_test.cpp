@@ -1,5 +1,6 @@
 #include "daemon/lease/api.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "daemon/lease/testing.h"
@@ -141,6 +142,7 @@ TEST(LeaseApi, BadRequestsGetOneLine) {
            {R"({"taskType":"ASR","ownerPid":50000002})", 400, "another user's"},
            {R"({"taskType":"ASR","ownerPid":7})", 400, "no process 7"},
            {R"({"taskType":"ASR","ownerPid":"7"})", 400, "ownerPid"},
+           {R"({"taskType":"ASR","trace":7})", 400, "trace"},
        }) {
     const HttpReply reply = w.call("POST", "/v1/leases", one.body);
     EXPECT_EQ(reply.status, one.status) << one.body << reply.body;
@@ -151,6 +153,29 @@ TEST(LeaseApi, BadRequestsGetOneLine) {
   EXPECT_TRUE(w.leases.empty()) << "nothing is left of them";
   const Json unknown = LeaseWorld::of(w.ask("XYZ"));
   EXPECT_EQ(unknown["classes"], Json({"ASR", "NMT", "TTS", "SEMANTIC_REPAIR"}));
+}
+
+TEST(LeaseApi, ABodyIsSmallInside) {
+  LeaseWorld w;
+  std::string keys;
+  const std::string deep(30000, '[');
+  for (int i = 0; i < 65; ++i) keys += (i == 0 ? "{" : ",") + fmt::format(R"("{}":1)", i);
+  for (const std::string& body :
+       {keys + "}", R"({"gpuKey":)" + deep + std::string(30000, ']') + "}",
+        std::string(R"({"hint":[[[[[[[[1]]]]]]]]})")}) {
+    const HttpReply reply = w.call("POST", "/v1/leases", body);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(LeaseWorld::of(reply)["error"],
+              "the body has more than 64 keys, or more than 8 levels")
+        << body.substr(0, 100);
+  }
+}
+
+TEST(LeaseApi, ANulEndsNoBody) {
+  LeaseWorld w;
+  using namespace std::string_literals;
+  EXPECT_EQ(w.call("POST", "/v1/leases", "{\"taskType\":\"ASR\"}\0"s).status, 400);
+  EXPECT_EQ(w.call("POST", "/v1/leases", "{\"taskType\":\"ASR\"}\0more"s).status, 400);
 }
 
 TEST(LeaseApi, PathsAndMethodsThatAreNoneAreRefused) {
@@ -223,6 +248,7 @@ TEST(LeaseApi, ARenewedLeaseStays) {
   EXPECT_EQ(w.call("GET", "/v1/leases/" + name).status, 200);
   const std::string path = "/v1/leases/" + name + "/renew";
   EXPECT_EQ(w.call("POST", path, R"({"holdMaxMs":-1})").status, 400);
+  EXPECT_EQ(w.call("POST", path, R"({"holdMaxMs":0})").status, 400);
   EXPECT_EQ(w.call("POST", path, R"({"more":1})").status, 400);
 }
 
