@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "wire/channel.h"
+
 namespace nvshare::daemon {
 namespace {
 
@@ -304,6 +306,30 @@ TEST(SchedulerLeases, ChangedSettingsOutlastARestart) {
   EXPECT_EQ(changed["gpuUsage"]["dynamicAdjustment"]["longAudioThresholdMs"], 9000);
   scheduler.service().lease("ASR");
   EXPECT_EQ(scheduler.service().ask("ASR", {{"maxWaitMs", 0}}).status, 503) << "one slot";
+}
+
+TEST(SchedulerLeases, TheSocketsForPeopleAreThereBeforeTheOneForPrograms) {
+  LeaseScheduler scheduler;
+  for (int i = 0; i < 10; ++i) {
+    scheduler.signal(SIGTERM);
+    ASSERT_EQ(scheduler.wait().status, 0);
+    bool leases = false;
+    bool control = false;
+    std::thread looks([&] {
+      const auto until = Clock::now() + kPatience;
+      while (Clock::now() < until) {
+        if (!UniqueFd(wire::connect_to(scheduler.program_socket().c_str()))) continue;
+        leases = scheduler.try_service(Road::Unix).connection().fd() >= 0;
+        control = scheduler.status().contains("ok");
+        return;
+      }
+    });
+    const bool started = scheduler.again();
+    looks.join();
+    ASSERT_TRUE(started) << scheduler.log();
+    EXPECT_TRUE(leases);
+    EXPECT_TRUE(control);
+  }
 }
 
 TEST(SchedulerLeases, APortThatIsTakenIsOneLineInTheLog) {
