@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <thread>
 
 #include "wire/channel.h"
@@ -27,6 +28,13 @@ constexpr Milliseconds kSoon = 50ms;
 std::string text(const Service::Answer& answer) {
   return std::to_string(answer.status) + " " + answer.body.value("result", "") + " " +
          answer.body.value("reason", "");
+}
+
+bool is_stopped(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string number, name, state;
+  stat >> number >> name >> state;
+  return state == "T";
 }
 
 // --- granting and giving back ------------------------------------------------------------------
@@ -243,6 +251,23 @@ TEST(SchedulerLeases, AClosedConnectionWithdrawsTheRequest) {
   }
   EXPECT_EQ(holder.release(held), 204);
   EXPECT_EQ(scheduler.active(), 0) << "nobody who is gone got the lease";
+}
+
+// The release and the end of the waiter's connection meet in one turn of the scheduler.
+TEST(SchedulerLeases, AConnectionThatClosesAsItsTurnComesGetsNoLease) {
+  const LeaseScheduler scheduler({kOneSlot});
+  Service holder = scheduler.service();
+  for (const Road road : kRoads) {
+    const std::string held = holder.lease("ASR");
+    Service waiter = waiting_service(scheduler, road, "ASR", kLongWait);
+    scheduler.signal(SIGSTOP);
+    ASSERT_TRUE(eventually([&] { return is_stopped(scheduler.pid()); }));
+    holder.send("DELETE", "/v1/leases/" + held);
+    waiter.connection().close();
+    scheduler.signal(SIGCONT);
+    EXPECT_EQ(holder.read().status, 204);
+    EXPECT_TRUE(eventually([&] { return scheduler.active() == 0; }, 1s));
+  }
 }
 
 // --- whose leases they are ---------------------------------------------------------------------
