@@ -311,17 +311,18 @@ void Scheduler::restore_state() {
   kept_.write_now();
 }
 
+// The program socket comes last: everybody takes a scheduler that answers there for a complete one
+// (SchedulerLeases.TheSocketsForPeopleAreThereBeforeTheOneForPrograms).
 Result<void> Scheduler::listen(const RunDirectory& folder) {
-  const std::string path = folder.file(wire::kProgramSocket);
-  const int listener = wire::listen_at(path.c_str(), options_.is_private ? 0600 : 0666);
-  if (listener < 0) return Error{fmt::format("{}: {}", path, std::strerror(-listener))};
-  const auto served = programs_.serve(UniqueFd(listener), broker_);
-  if (!served) return served;
+  leases_.serve(folder.file(wire::kApiSocket), options_.is_private);
   auto control = listen_for_control(folder.file(wire::kControlSocket),
                                     options_.is_private ? "" : settings_.control_group);
   if (!control) return control.error();
-  leases_.serve(folder.file(wire::kApiSocket), options_.is_private);
-  return control_server_.serve(std::move(*control));
+  if (const auto served = control_server_.serve(std::move(*control)); !served) return served;
+  const std::string path = folder.file(wire::kProgramSocket);
+  const int listener = wire::listen_at(path.c_str(), options_.is_private ? 0600 : 0666);
+  if (listener < 0) return Error{fmt::format("{}: {}", path, std::strerror(-listener))};
+  return programs_.serve(UniqueFd(listener), broker_);
 }
 
 Result<void> Scheduler::watch_signals(const sigset_t& signals) {

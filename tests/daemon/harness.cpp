@@ -102,6 +102,7 @@ pid_t SchedulerProcess::start(const std::vector<std::string>& arguments, const S
   if (ready >= 0) fcntl(ready, F_SETFD, 0);
   // The tests' own process begins runs, and would have to stay in their cgroups.
   setenv("NVSHARE_RUN_CGROUPS", setup.cgroups ? "true" : "false", 1);
+  setenv("NVSHARE_HTTP_LISTEN", "off", 1);  // tests run side by side
   if (setup.nvml) setenv("LD_LIBRARY_PATH", NVSHARE_SOFTGPU_FOLDER, 1);
   for (const std::string& one : setup.environment) putenv(const_cast<char*>(one.c_str()));
   if (setup.descriptors > 0) {

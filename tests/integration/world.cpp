@@ -163,6 +163,7 @@ void World::SetUp() {
       {"XDG_RUNTIME_DIR", folder_},
       {"LD_LIBRARY_PATH", NVSHARE_SOFTGPU_FOLDER},
       {"NVSHARE_RUN_DIR", run_directory()},
+      {"NVSHARE_HTTP_LISTEN", "off"},  // tests run side by side
       {"NVSHARE_SOFTGPU_CARD", fs::path(folder_).filename().string()},
       {"NVSHARE_SOFTGPU_MEMORY", "4Gi"},
   };

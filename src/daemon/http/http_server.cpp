@@ -1,6 +1,7 @@
 #include "daemon/http/http_server.h"
 
 #include <microhttpd.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -54,7 +55,7 @@ class MicrohttpdServer final : public HttpServer {
 
   Result<void> open();
   Result<void> listen(UniqueFd listener) override;
-  void reply(HttpCall call, const HttpReply& reply) override;
+  bool reply(HttpCall call, const HttpReply& reply) override;
   std::optional<Time> end_of_turn() override;
 
  private:
@@ -291,13 +292,17 @@ void MicrohttpdServer::hung_up(Connection& connection) {
   gone_(call);
 }
 
-void MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
+// A client may have hung up in this turn, and the event of it is still to be read.
+bool MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
   const auto at = calls_.find(call);
-  if (at == calls_.end()) return;
+  if (at == calls_.end()) return false;
   Connection& connection = *at->second;
+  pollfd hung_up{connection.fd, POLLRDHUP, 0};
+  if (poll(&hung_up, 1, 0) > 0) return false;
   calls_.erase(at);
   connection.reply = reply;
   wake(connection);
+  return true;
 }
 
 MHD_Result MicrohttpdServer::answer(Connection& connection, const HttpReply& reply) {

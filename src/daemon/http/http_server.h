@@ -74,8 +74,9 @@ class HttpServer {
 
   // Takes connections from this listening socket (Unix or TCP, non-blocking) from now on.
   virtual Result<void> listen(UniqueFd listener) = 0;
-  // The answer to a call that the handler left open. A call that is gone is ignored.
-  virtual void reply(HttpCall call, const HttpReply& reply) = 0;
+  // The answer to a call that the handler left open. False: the connection has ended, so that
+  // nobody reads it. Gone tells of that call, later or before.
+  virtual bool reply(HttpCall call, const HttpReply& reply) = 0;
   // Sends what reply() was given, and does what is due by time; the answer is when to look again.
   // Called once a turn. It may call the handler.
   virtual std::optional<Time> end_of_turn() = 0;

@@ -152,6 +152,23 @@ TEST_F(HttpServerTest, AClientThatClosesIsGone) {
 }
 
 // Unread requests behind the one that waits do not hide the end.
+// The reply and the end of the connection meet in one turn of the loop.
+TEST_F(HttpServerTest, AReplyThatNobodyReadsIsNotTaken) {
+  Served served;
+  std::size_t gone = 0;
+  for (Client& client : served.both()) {
+    client.get("/wait");
+    const HttpCall call = served.waiting(gone + 1).back();
+    served.in_loop([&] {
+      client.close();
+      EXPECT_FALSE(served.server().reply(call, {200, "{}", {}}));
+      EXPECT_EQ(served.gone_so_far(), gone) << "not from within reply()";
+    });
+    EXPECT_EQ(served.gone(++gone).back(), call);
+    served.in_loop([&] { EXPECT_FALSE(served.server().reply(call, {200, "{}", {}})); });
+  }
+}
+
 TEST_F(HttpServerTest, AClientThatSendsOnAndClosesIsGone) {
   Served served;
   Client client = served.tcp();

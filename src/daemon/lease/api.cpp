@@ -445,11 +445,10 @@ LeaseApi::LeaseApi(Leases& leases, World world) : leases_(leases), world_(std::m
     if (at == calls_.end()) return;
     const HttpCall call = at->second;
     calls_.erase(at);
-    waiting_.erase(call);
     const HttpRequest none;
-    if (reply_) {
-      reply_(call, lease_reply(answer, Json{*this, call, none}.answer_of(lease, answer)));
-    }
+    const HttpReply reply = lease_reply(answer, Json{*this, call, none}.answer_of(lease, answer));
+    // What nobody reads is given back by gone().
+    if (!reply_ || reply_(call, reply)) waiting_.erase(call);
   });
 }
 

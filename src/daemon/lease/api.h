@@ -20,7 +20,8 @@ class LeaseApi {
   // Takes a change of settings whole or not at all.
   using Change = std::function<Result<void>(const SettingTexts&)>;
   using WallOf = std::function<std::int64_t(Time)>;  // in milliseconds since 1970
-  using Reply = std::function<void(HttpCall, const HttpReply&)>;
+  // False: the caller is gone, and gone() tells of it.
+  using Reply = std::function<bool(HttpCall, const HttpReply&)>;
   using UserOf = std::function<std::optional<std::uint32_t>(int pid)>;
 
   struct World {

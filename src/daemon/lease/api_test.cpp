@@ -114,6 +114,22 @@ TEST(LeaseApi, ARequestOfAClosedConnectionIsWithdrawn) {
   EXPECT_TRUE(w.leases.empty());
 }
 
+// The lease would be held by nobody until its deadline.
+TEST(LeaseApi, ALeaseForACallerThatHasHungUpIsGivenBack) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 1;
+  w.leases.set_config(w.settings.arbiter);
+  const std::string first = w.lease("NMT");
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  w.hung_up = w.last;
+  EXPECT_EQ(w.ask("NMT").status, 0);
+  const HttpCall next = w.last;
+  w.call("DELETE", "/v1/leases/" + first);
+  EXPECT_TRUE(w.replies.empty());
+  w.api.gone(w.hung_up);
+  EXPECT_EQ(w.replies[next].status, 201);
+}
+
 TEST(LeaseApi, BadRequestsGetOneLine) {
   LeaseWorld w;
   struct Case {

@@ -52,7 +52,8 @@ void LeaseService::serve(const std::string& unix_socket, bool is_private) {
     return;
   }
   http_ = std::move(*http);
-  api_.set_reply([this](HttpCall call, const HttpReply& reply) { http_->reply(call, reply); });
+  api_.set_reply(
+      [this](HttpCall call, const HttpReply& reply) { return http_->reply(call, reply); });
   const auto listen = [&](const std::string& where, Result<UniqueFd> socket) {
     const auto served = socket ? http_->listen(std::move(*socket)) : Result<void>(socket.error());
     if (served) return log_.info("http", {{"listens", where}});

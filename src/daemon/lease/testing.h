@@ -43,7 +43,10 @@ struct LeaseWorld {
     picture.process(kOwner, 1, "/");
     picture.process(kOtherOwner, 1, "/");
     for (const auto& [id, gpu] : broker.broker.gpus()) leases.add_gpu(id);
-    api.set_reply([this](HttpCall call, const HttpReply& reply) { replies[call] = reply; });
+    api.set_reply([this](HttpCall call, const HttpReply& reply) {
+      if (call != hung_up) replies[call] = reply;
+      return call != hung_up;
+    });
   }
 
   HttpRequest request(const std::string& method, const std::string& path,
@@ -98,6 +101,7 @@ struct LeaseWorld {
   LeaseApi api;
   std::optional<HttpPeer> peer = HttpPeer{kOwner, 1000};
   HttpCall last{0};
+  HttpCall hung_up{0};  // a caller that reads no answer
   std::map<HttpCall, HttpReply> replies;
 };
 

@@ -89,6 +89,7 @@ class Bench:
         return {
             **os.environ,
             "NVSHARE_RUN_DIR": self.run_directory(self.schedulers),
+            "NVSHARE_HTTP_LISTEN": "off",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
