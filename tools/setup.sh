@@ -9,6 +9,8 @@ packages=(
 )
 if [ "${1:-}" = "--ci" ]; then
   packages+=(clang-19 libclang-rt-19-dev clang-format-14 ccache)
+  # Another Node than Debian's has its own npm, and the two packages exclude each other.
+  command -v npm >/dev/null || packages+=(nodejs npm)
 fi
 
 missing=()
