@@ -10,6 +10,8 @@ packages=(
 if [ "${1:-}" = "--ci" ]; then
   packages+=(clang-19 libclang-rt-19-dev clang-format-14 ccache)
   packages+=(python3-jsonschema python3-yaml) # tests/openapi
+  # Another Node than Debian's has its own npm, and the two packages exclude each other.
+  command -v npm >/dev/null || packages+=(nodejs npm)
 fi
 
 missing=()
