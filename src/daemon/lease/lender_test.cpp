@@ -95,7 +95,8 @@ TEST(Lender, UsersDoNotGoBeforeOneAnotherUnlessTheyMay) {
   LentWorld w(false);
   auto& broker = w.broker.broker;
   core::Limits limits;
-  const TenantId user = *broker.tenant_for({TenantKind::User, "user-1000", 1000}, limits, {});
+  const TenantId user =
+      *broker.tenant_for({TenantKind::User, "user-1000", 1000}, limits, w.broker.now);
   limits.priority = -5;
   const auto run = broker.begin_run({TenantKind::Run, "low", 1000}, limits, w.broker.now,
                                     wire::Backend::Default, false, user);
@@ -112,7 +113,8 @@ TEST(Lender, UsersDoNotGoBeforeOneAnotherUnlessTheyMay) {
 
 TEST(Lender, RootsServicesGoAsTheirClassSays) {
   LentWorld w(false);
-  const TenantId root = *w.broker.broker.tenant_for({TenantKind::User, "user-0", 0}, {}, {});
+  const TenantId root =
+      *w.broker.broker.tenant_for({TenantKind::User, "user-0", 0}, {}, w.broker.now);
   w.client(root, kOwner);
   w.lease("ASR");
   EXPECT_EQ(w.priority(root), 8);
