@@ -153,7 +153,9 @@ class Scheduler {
         broker_(settings_.core, reactor_.now(), programs_, log_),
         changes_(broker_, settings_, kept_, log_, system_names().user),
         leases_(reactor_, broker_, settings_, processes_, log_,
-                [this](const SettingTexts& texts) { return change_settings(texts); }),
+                [this](const SettingTexts& texts) {
+                  return changes_.set_settings(texts, reactor_.now());
+                }),
         control_(broker_, settings_, changes_, processes_, {reactor_.now(), options.is_private}),
         control_server_(
             reactor_, log_,
@@ -167,7 +169,6 @@ class Scheduler {
 
  private:
   Result<void> find_gpus();
-  Result<void> change_settings(const SettingTexts& texts);
   void follow_settings();
   void sample_meters(Time now);
   Result<void> make_arena();
@@ -190,6 +191,7 @@ class Scheduler {
   Kept kept_;
   ProgramServer programs_;
   Broker broker_;
+  std::shared_ptr<NvmlGpus> nvml_;
   std::unique_ptr<GpuSampler> sampler_;
   std::optional<GpuMonitor> monitor_;
   std::map<GpuId, UsageMeter> meters_;  // without NVML
@@ -211,7 +213,7 @@ class Scheduler {
 
 Result<void> Scheduler::find_gpus() {
   changes_.on_settings([this] { follow_settings(); });
-  const auto nvml = NvmlGpus::open(kNvmlLibrary);
+  auto nvml = NvmlGpus::open(kNvmlLibrary);
   if (!nvml) {
     log_.warn("no_nvml", {{"reason", nvml.error().message},
                           {"effect", "GPUs are taken as programs describe them"}});
@@ -222,22 +224,17 @@ Result<void> Scheduler::find_gpus() {
     leases_.leases().take_sample(gpu, usage);
   });
   control_.set_monitor(&*monitor_);
-  const std::vector<FoundGpu>& found = (*nvml)->found();
+  nvml_ = std::move(*nvml);
+  const std::vector<FoundGpu>& found = nvml_->found();
   if (const auto added = monitor_->add_gpus(found, reactor_.now()); !added) return added;
   auto sampler = GpuSampler::start(
-      found.size(), [gpus = *nvml](std::size_t gpu) { return gpus->sample(gpu); },
+      found.size(), [gpus = nvml_](std::size_t gpu) { return gpus->sample(gpu); },
       settings_.usage_sample_interval);
   if (!sampler) return sampler.error();
   sampler_ = std::move(*sampler);
   return reactor_.watch(sampler_->ready(), EPOLLIN, [this](std::uint32_t) {
     monitor_->update(sampler_->take(), reactor_.now());
   });
-}
-
-Result<void> Scheduler::change_settings(const SettingTexts& texts) {
-  const auto changed = changes_.set_settings(texts, reactor_.now());
-  if (!changed) return changed.error();
-  return {};
 }
 
 void Scheduler::follow_settings() {
@@ -431,12 +428,14 @@ std::optional<Time> Scheduler::end_of_turn() {
     at(next_watchdog_);
   }
   if (options_.is_private) at(end_when_alone(now));
-  if (options_.gives_way_to) at(give_way(*options_.gives_way_to, now));
+  // Services that hold leases here are not known there.
+  if (options_.gives_way_to && !leases_.busy()) at(give_way(*options_.gives_way_to, now));
   return next;
 }
 
 void Scheduler::run() {
   reactor_.run([this] { return end_of_turn(); });
+  leases_.end_of_turn();  // answers of the last turn
   programs_.remove_groups();
   kept_.write_now();
   notify_manager("STOPPING=1");

@@ -29,12 +29,12 @@ constexpr int kMostClients = 16384;
 
 // A setting of the scheduler's own: where it is kept and what it may be.
 struct OwnKey {
-  using Member = std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
-                              wire::WhenLost Settings::*, Level Settings::*,
-                              wire::Backend Settings::*, ArenaLimit Settings::*, bool Settings::*,
-                              Duration Settings::*, int core::ArbiterConfig::*,
-                              Duration core::UsageRules::*, double core::UsageRules::*,
-                              bool core::UsageRules::*>;
+  using Member =
+      std::variant<int Settings::*, Bytes Settings::*, std::string Settings::*,
+                   wire::WhenLost Settings::*, Level Settings::*, wire::Backend Settings::*,
+                   ArenaLimit Settings::*, bool Settings::*, Duration Settings::*,
+                   int core::ArbiterConfig::*, Duration core::UsageRules::*,
+                   double core::UsageRules::*, bool core::UsageRules::*>;
   std::string_view name;
   Member member;
   int low = 0;  // of a number, or of a time in milliseconds; the arbiter knows its own ranges
@@ -114,6 +114,13 @@ auto& field(S& settings, T UsageRules::*member) {
 std::vector<std::string> problems_of(const Settings& settings) {
   std::vector<std::string> found = core::problems(settings.core);
   for (std::string& one : core::problems(settings.arbiter)) found.push_back(std::move(one));
+  // With less the usage would be unknown before each reading.
+  const Duration ttl = settings.arbiter.usage.cache_ttl;
+  if (2 * ttl < 3 * settings.usage_sample_interval) {
+    found.push_back(
+        fmt::format("usage_cache_ttl: {} is less than 1.5 times usage_sample_interval, {}",
+                    to_text(ttl), to_text(settings.usage_sample_interval)));
+  }
   return found;
 }
 
@@ -362,8 +369,7 @@ Result<void> assign(Settings& settings, std::string_view name, std::string_view 
   return config::set_from_text(settings.core, *key, text);
 }
 
-std::vector<std::string> new_problems(const std::vector<std::string>& before,
-                                      const Settings& now) {
+std::vector<std::string> new_problems(const std::vector<std::string>& before, const Settings& now) {
   std::vector<std::string> found = problems_of(now);
   std::erase_if(found, [&](const std::string& one) {
     return std::find(before.begin(), before.end(), one) != before.end();

@@ -220,7 +220,8 @@ TEST(Settings, BadClassesAreToldWithTheirPlace) {
   };
   EXPECT_NE(problems("[classes.NMT]\npriority = 101").find("classes.NMT.priority: 101"),
             std::string::npos);
-  EXPECT_NE(problems("[classes.NMT]\nbusy = \"never\"").find("scheduler.toml:2"), std::string::npos);
+  EXPECT_NE(problems("[classes.NMT]\nbusy = \"never\"").find("scheduler.toml:2"),
+            std::string::npos);
   EXPECT_NE(problems("[classes.NMT]\nprio = 7").find("prio"), std::string::npos);
   EXPECT_NE(problems("[classes.\"a b\"]\npriority = 7").find("a name has"), std::string::npos);
   EXPECT_NE(problems("classes = 3").find("classes"), std::string::npos);
@@ -233,6 +234,9 @@ TEST(Settings, MarksChangeTogetherOrNotAtAll) {
   EXPECT_EQ(settings.arbiter.usage, core::UsageRules{});
   EXPECT_TRUE(set_settings(settings, {{"usage_high_water", "70"}, {"usage_low_water", "60"}}));
   EXPECT_EQ(settings.arbiter.usage.high_water, 70);
+  EXPECT_FALSE(set_setting(settings, "usage_cache_ttl", "1100ms")) << "readings are 800 ms apart";
+  EXPECT_TRUE(set_setting(settings, "usage_cache_ttl", "1200ms"));
+  EXPECT_FALSE(set_setting(settings, "usage_sample_interval", "801ms"));
   EXPECT_FALSE(set_setting(settings, "usage_high_water", "nan"));
   EXPECT_FALSE(set_setting(settings, "usage_sample_interval", "10ms"));
   EXPECT_FALSE(set_setting(settings, "usage_sample_interval", "3s"));

@@ -119,7 +119,8 @@ class Arbiter {
   Answers tick(Time now);
   std::optional<Time> next_wakeup() const;
 
-  // The GPU with most room for a class: normal first, then the fewest leases and waiters.
+  // The GPU with most room for a class: one with a free slot first, then one that is normal, then
+  // the fewest leases and waiters.
   std::optional<GpuId> roomiest(const TaskClass& task_class, Time now) const;
   const TaskClass* find_class(std::string_view name) const;
 

@@ -106,7 +106,8 @@ std::optional<GpuId> Arbiter::roomiest(const TaskClass& task_class, Time now) co
     const Admission state = this->state(id, task_class, now);
     const int worse = state == Admission::Normal ? 0 : state == Admission::Unknown ? 1 : 2;
     const auto& sample = gpu.pressure.sample();
-    return std::tuple{worse, std::ssize(gpu.active) + gpu.waiting, sample ? sample->busy : 0.0, id};
+    return std::tuple{!slot_free(gpu, task_class), worse, std::ssize(gpu.active) + gpu.waiting,
+                      sample ? sample->busy : 0.0, id};
   };
   std::optional<decltype(rank(GpuId{}, gpus_.begin()->second))> best;
   for (const auto& [id, gpu] : gpus_) {

@@ -89,7 +89,9 @@ GpuSampler::~GpuSampler() {
   std::unique_lock lock(shared_->mutex);
   shared_->stopping = true;
   shared_->wake.notify_all();
-  shared_->wake.wait_for(lock, kLeaveBehindAfter, [this] { return shared_->running == 0; });
+  const auto done = [this] { return shared_->running == 0; };
+  // What is asked ends here, not with the last thread: that may be while the process ends.
+  if (shared_->wake.wait_for(lock, kLeaveBehindAfter, done)) shared_->ask = nullptr;
 }
 
 }  // namespace nvshare::daemon

@@ -17,7 +17,9 @@ Overhead OverheadEstimate::add(Bytes used, Bytes booked, int clients, Time now) 
   const Overhead reading{std::max(Bytes{0}, used - booked), clients, now - start_ < kSettles};
   if (reading.at_most) return reading;
   readings_.emplace_back(now, reading);
-  while (now - readings_.front().first > kBelieved) readings_.pop_front();
+  while (readings_.size() > kFewest && now - readings_.front().first > kBelieved) {
+    readings_.pop_front();
+  }
   return std::ranges::min(readings_, {}, [](const auto& one) { return one.second.bytes; }).second;
 }
 

@@ -30,7 +30,9 @@ class OverheadEstimate {
   Overhead add(Bytes used, Bytes booked, int clients, Time now);
 
   static constexpr Duration kSettles = 3s;
-  static constexpr Duration kBelieved = 2s;  // how long a reading counts
+  // A reading counts for so long, and as long as it is one of the last few.
+  static constexpr Duration kBelieved = 2s;
+  static constexpr std::size_t kFewest = 3;
 
  private:
   Time start_;

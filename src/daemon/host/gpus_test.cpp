@@ -21,6 +21,8 @@ TEST(Overhead, MemoryThatWasJustFreedIsNone) {
   OverheadEstimate estimate(kStart);
   for (int i = 0; i < 10; ++i) EXPECT_EQ(estimate.add(gib(61), gib(60), 1, kLater).bytes, gib(1));
   EXPECT_EQ(estimate.add(gib(61), gib(10), 1, kLater).bytes, gib(1));
+  EXPECT_EQ(estimate.add(gib(61), gib(10), 1, kLater + 10s).bytes, gib(1))
+      << "memory moved meanwhile, and nothing could be read";
 }
 
 // Whatever the period of the sampler is.
@@ -32,7 +34,10 @@ TEST(Overhead, WhatStaysIsBelievedAfterAWhile) {
     while ((now += period) <= kLater + OverheadEstimate::kBelieved) {
       EXPECT_EQ(estimate.add(gib(3), Bytes{0}, 2, now).clients, 1) << "of whom it was measured";
     }
-    const Overhead last = estimate.add(gib(3), Bytes{0}, 2, now);
+    Overhead last;
+    for (std::size_t i = 0; i < OverheadEstimate::kFewest; ++i) {
+      last = estimate.add(gib(3), Bytes{0}, 2, now += period);
+    }
     EXPECT_EQ(last.bytes, gib(3));
     EXPECT_EQ(last.clients, 2);
   }

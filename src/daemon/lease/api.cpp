@@ -390,10 +390,14 @@ LeaseApi::Json::Answer LeaseApi::Json::change() {
   if (!read) return http_error(400, read.error().message);
   const auto texts = settings_in(*read);
   if (!texts) return http_error(400, texts.error().message);
-  if (const auto done = api.world_.change(*texts); !done) {
-    return http_error(400, done.error().message);
+  const auto kept = api.world_.change(*texts);
+  if (!kept) return http_error(400, kept.error().message);
+  auto reply = config();
+  if (!*kept) {
+    reply->headers.emplace_back("Warning",
+                                "199 - \"done, but not kept: the state was not written\"");
   }
-  return config();
+  return reply;
 }
 
 // --- the paths ---------------------------------------------------------------------------------

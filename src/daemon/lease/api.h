@@ -17,8 +17,8 @@ namespace nvshare::daemon {
 // in outlives it.
 class LeaseApi {
  public:
-  // Takes a change of settings whole or not at all.
-  using Change = std::function<Result<void>(const SettingTexts&)>;
+  // Takes a change of settings whole or not at all. Answers whether it outlasts a restart.
+  using Change = std::function<Result<bool>(const SettingTexts&)>;
   using WallOf = std::function<std::int64_t(Time)>;  // in milliseconds since 1970
   // False: the caller is gone, and gone() tells of it.
   using Reply = std::function<bool(HttpCall, const HttpReply&)>;

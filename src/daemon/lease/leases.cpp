@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <ranges>
@@ -65,7 +66,10 @@ void Leases::add(LeaseRecord record) {
 // Each answer ends a wait or a lease. A lease that was granted to a request that did not wait is
 // told by ask().
 void Leases::spread(const core::Answers& answers) {
-  if (!answers.empty()) on_change_();
+  const auto active = [](const core::Answer& answer) {
+    return answer.outcome == core::Outcome::Acquired || answer.outcome == core::Outcome::Revoked;
+  };
+  if (std::ranges::any_of(answers, active)) on_change_();
   for (const core::Answer& answer : answers) {
     const auto at = records_.find(answer.lease);
     if (at == records_.end()) continue;

@@ -30,10 +30,10 @@ struct LeaseWorld {
         leases(
             settings.arbiter, [this] { return broker.now; }, reactor, processes, log),
         api(leases, {broker.broker, settings, [this] { return broker.now; },
-                     [this](const SettingTexts& texts) -> Result<void> {
-                       if (const auto set = set_settings(settings, texts); !set) return set;
+                     [this](const SettingTexts& texts) -> Result<bool> {
+                       if (const auto set = set_settings(settings, texts); !set) return set.error();
                        leases.set_config(settings.arbiter);
-                       return {};
+                       return writable;
                      },
                      [this](int pid) -> std::optional<std::uint32_t> {
                        const auto at = users.find(pid);
@@ -91,6 +91,7 @@ struct LeaseWorld {
   Time start = broker.now;
   std::int64_t wall = 1'700'000'000'123;  // 2023-11-14T22:13:20.123Z
   Settings settings;
+  bool writable = true;  // the state file
   std::string logged;
   Log log;
   Picture picture;

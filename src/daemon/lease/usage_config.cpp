@@ -118,6 +118,8 @@ Result<void> collect(const Json& object, const std::string& path, SettingTexts& 
     if (field == nullptr) {
       return Error{fmt::format("there is no '{}' to configure{}", whole, suggestion(whole))};
     }
+    const auto same = [&](const auto& one) { return one.first == field->setting; };
+    if (std::ranges::any_of(found, same)) return Error{fmt::format("{}: it is said twice", whole)};
     auto text = text_of(*field, whole, value);
     if (!text) return text.error();
     found.emplace_back(field->setting, std::move(*text));
