@@ -299,7 +299,8 @@ TEST(LeaseApi, TheConfigurationChangesWholeOrNotAtAll) {
   for (const char* bad :
        {R"({"gpuUsageHighWater":70})", R"({"gpuUsageHighWater":99,"gpuUsageLowWater":-1})",
         R"({"gpuUsage":{"baseHighWater":99,"cacheTtlMs":"x"}})", R"({"gpuUsage":7})",
-        R"({"gpuUsage":{"highwater":80}})", R"({"high":80})", "[]", "{"}) {
+        R"({"gpuUsage":{"highwater":80}})", R"({"gpuUsage.baseHighWater":90})",
+        R"({"gpuUsage":{"dynamicAdjustment.enabled":false}})", R"({"high":80})", "[]", "{"}) {
     EXPECT_EQ(w.call("PATCH", "/v1/config", bad).status, 400) << bad;
     EXPECT_EQ(w.call("GET", "/v1/config").body, before) << bad;
   }
