@@ -9,7 +9,7 @@ jobs=${JOBS:-$(nproc)}
 programs=(memory_accounting_test interposer_managed_test scheduler_test daemon_test softgpu_core_test
   softgpu_engine_test interposer_parts_test wire_test)
 [ "$preset" = asan ] && programs+=(sim_test memory_faults_test interposer_gate_test cli_test base_test core_test
-  config_test sim_file_test softgpu_parts_test)
+  config_test sim_file_test softgpu_parts_test lease_client_test)
 # Measures time.
 alone=softgpu_processes_test
 # Of this one only what its threads do, and under address sanitizers what it does with memory: failing

@@ -88,9 +88,11 @@ struct Options {
 Result<std::string> read_file(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return Error{fmt::format("{}: {}", path, errno != 0 ? std::strerror(errno) : "is empty")};
-  }
+  const auto failed = [&] { return Error{fmt::format("{}: {}", path, std::strerror(errno))}; };
+  if (!file) return failed();
+  // Copying nothing would count as a failure.
+  const bool is_empty = file.peek() == std::ifstream::traits_type::eof();
+  if (file.bad() || (!is_empty && !(text << file.rdbuf()))) return failed();
   return text.str();
 }
 

@@ -232,6 +232,17 @@ TEST_F(ArbiterTest, EachGpuHasItsOwnQueueAndLeases) {
   EXPECT_EQ(two.waiting(1), 1);
 }
 
+TEST_F(ArbiterTest, AGpuWithAFreeSlotOfTheClassComesFirst) {
+  ArbiterConfig config;
+  config.classes[0].slots = 1;  // ASR
+  TestArbiter two(config, 2);
+  EXPECT_EQ(two.ask("ASR", 0), "ACQUIRED");
+  EXPECT_EQ(two.ask("NMT", 1), "ACQUIRED");
+  EXPECT_EQ(two.ask("NMT", 1), "ACQUIRED");
+  EXPECT_EQ(two.arbiter.roomiest(config.classes[0], two.now), GpuId{1});
+  EXPECT_EQ(two.arbiter.roomiest(config.classes[1], two.now), GpuId{0});
+}
+
 TEST_F(ArbiterTest, TheRoomiestGpuIsNormalFirstThenEmptyThenIdle) {
   TestArbiter three{with_slots(2), 3};
   const TaskClass& asr = *three.arbiter.find_class("ASR");

@@ -307,6 +307,17 @@ TEST(LeaseApi, ClassesShowWhatTheyDo) {
   EXPECT_EQ(classes[3]["maxWaitMs"], 0);
 }
 
+TEST(LeaseApi, AChangeThatWasNotWrittenSaysSo) {
+  LeaseWorld w;
+  w.peer = HttpPeer{kOwner, 0};
+  EXPECT_TRUE(w.call("PATCH", "/v1/config", R"({"gpuUsageHighWater":90})").headers.empty());
+  w.writable = false;
+  const HttpReply reply = w.call("PATCH", "/v1/config", R"({"gpuUsageHighWater":91})");
+  EXPECT_EQ(reply.status, 200);
+  ASSERT_EQ(reply.headers.size(), 1u);
+  EXPECT_EQ(reply.headers[0].first, "Warning");
+}
+
 TEST(LeaseApi, TheConfigurationChangesWholeOrNotAtAll) {
   LeaseWorld w;
   const std::string before = w.call("GET", "/v1/config").body;
@@ -315,9 +326,9 @@ TEST(LeaseApi, TheConfigurationChangesWholeOrNotAtAll) {
   for (const char* bad :
        {R"({"gpuUsageHighWater":70})", R"({"gpuUsageHighWater":99,"gpuUsageLowWater":-1})",
         R"({"gpuUsage":{"baseHighWater":99,"cacheTtlMs":"x"}})", R"({"gpuUsage":7})",
-        R"({"gpuUsage":{"highwater":80}})",
-        R"({"gpuUsageHighWater":90,"gpuUsage":{"baseHighWater":91}})", R"({"high":80})", "[]",
-        "{"}) {
+        R"({"gpuUsage":{"highwater":80}})", R"({"gpuUsage.baseHighWater":90})",
+        R"({"gpuUsageHighWater":90,"gpuUsage":{"baseHighWater":91}})",
+        R"({"gpuUsage":{"dynamicAdjustment.enabled":false}})", R"({"high":80})", "[]", "{"}) {
     EXPECT_EQ(w.call("PATCH", "/v1/config", bad).status, 400) << bad;
     EXPECT_EQ(w.call("GET", "/v1/config").body, before) << bad;
   }

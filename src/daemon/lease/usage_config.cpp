@@ -114,7 +114,8 @@ Result<void> collect(const Json& object, const std::string& path, SettingTexts& 
       if (const auto good = collect(value, whole, found); !good) return good;
       continue;
     }
-    const JsonField* field = find_field(whole);
+    // A dot stands between objects, never in a key.
+    const JsonField* field = key.find('.') == key.npos ? find_field(whole) : nullptr;
     if (field == nullptr) {
       return Error{fmt::format("there is no '{}' to configure{}", whole, suggestion(whole))};
     }
