@@ -182,6 +182,23 @@ TEST_F(ArbiterBesideLoad, AJobOfHighPriorityIsInTheWayOfAllButTheFirst) {
   EXPECT_EQ(state(), kHigh) << gpu();
 }
 
+// No other arbiter enforces a lease across programs.
+TEST_F(ArbiterBesideLoad, TheHolderOfALeaseGoesBeforeABatchJob) {
+  const Process scheduler = start_scheduler();
+  const Job low = batch("0");
+  Job service = job("service", {}, {"--seconds", "60"}, 5ms);
+  ASSERT_TRUE(service.process.wait_for("progress", 20s)) << service.process.output();
+  expect_share_for(service, 2s, 50);
+  const std::string owner = fmt::format(R"(,"ownerPid":{})", service.process.pid());
+  ASSERT_EQ(ask("ASR", owner), "ACQUIRED ");
+  expect_share_for(service, 2s, 98);
+  release(last_);
+  expect_share_for(service, 2s, 50);
+  ASSERT_EQ(ask("ASR", owner + R"(,"holdMaxMs":1)"), "ACQUIRED ");
+  ASSERT_TRUE(eventually([&] { return leases() == 0; }, 5s)) << "overdue";
+  expect_share_for(service, 2s, 50);
+}
+
 // --- nvshare lease run -------------------------------------------------------------------------
 
 TEST_F(ArbiterBesideLoad, LeaseRunHoldsALeaseForItsProgram) {
