@@ -157,21 +157,16 @@ TEST(SchedulerLeaseDefects, AHighClassThatJumpsItsOwnQueue) {
   std::string held = holder.lease("NMT");
   struct Waiter {
     std::string trace;
-    std::string task_class;
     Service service;
   };
   std::vector<Waiter> waiters;
   for (const char* trace : {"TTS 1", "NMT 1", "ASR 1", "TTS 2", "ASR 2", "NMT 2", "ASR 3"}) {
     json more = kLongWait;
     more["trace"] = trace;
-    const std::string task_class(trace, 3);
     const Road road = kRoads[waiters.size() % 2];
-    waiters.push_back({trace, task_class, waiting_service(scheduler, road, task_class, more)});
+    waiters.push_back({trace, waiting_service(scheduler, road, std::string(trace, 3), more)});
   }
-  std::stable_sort(waiters.begin(), waiters.end(), [](const Waiter& a, const Waiter& b) {
-    const std::string order = "ASR NMT TTS";
-    return order.find(a.task_class) < order.find(b.task_class);
-  });
+  std::ranges::sort(waiters, {}, &Waiter::trace);  // the classes' order, and that of their names
   for (std::size_t i = 0; i < waiters.size(); ++i) {
     ASSERT_EQ(holder.release(held), 204);
     const Service::Answer answer = waiters[i].service.read();
