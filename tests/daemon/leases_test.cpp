@@ -157,21 +157,16 @@ TEST(SchedulerLeaseDefects, AHighClassThatJumpsItsOwnQueue) {
   std::string held = holder.lease("NMT");
   struct Waiter {
     std::string trace;
-    std::string task_class;
     Service service;
   };
   std::vector<Waiter> waiters;
   for (const char* trace : {"TTS 1", "NMT 1", "ASR 1", "TTS 2", "ASR 2", "NMT 2", "ASR 3"}) {
     json more = kLongWait;
     more["trace"] = trace;
-    const std::string task_class(trace, 3);
     const Road road = kRoads[waiters.size() % 2];
-    waiters.push_back({trace, task_class, waiting_service(scheduler, road, task_class, more)});
+    waiters.push_back({trace, waiting_service(scheduler, road, std::string(trace, 3), more)});
   }
-  std::stable_sort(waiters.begin(), waiters.end(), [](const Waiter& a, const Waiter& b) {
-    const std::string order = "ASR NMT TTS";
-    return order.find(a.task_class) < order.find(b.task_class);
-  });
+  std::ranges::sort(waiters, {}, &Waiter::trace);  // the classes' order, and that of their names
   for (std::size_t i = 0; i < waiters.size(); ++i) {
     ASSERT_EQ(holder.release(held), 204);
     const Service::Answer answer = waiters[i].service.read();
@@ -395,6 +390,19 @@ TEST(SchedulerLeases, APrivateSchedulerStaysWhileServicesNeedItAndListensForItsU
   ASSERT_TRUE(scheduler.alive()) << "a lease is there";
   ASSERT_EQ(waiter.release(held), 204);
   EXPECT_EQ(scheduler.wait().status, 0) << "nobody needs it";
+}
+
+// Its leases are not known to the other scheduler.
+TEST(SchedulerLeases, APrivateSchedulerGivesWayOnceItsLeasesHaveEnded) {
+  const SchedulerProcess other;
+  LeaseScheduler scheduler({}, {"--private", "--gives-way-to", other.folder()});
+  Service holder = scheduler.service();
+  const std::string held = holder.lease("ASR");
+  std::this_thread::sleep_for(2500ms);
+  ASSERT_TRUE(scheduler.alive()) << scheduler.log();
+  ASSERT_EQ(holder.release(held), 204);
+  EXPECT_EQ(scheduler.wait().status, 0);
+  EXPECT_NE(scheduler.log().find("gives way"), std::string::npos) << scheduler.log();
 }
 
 }  // namespace
