@@ -394,10 +394,13 @@ TEST(SchedulerLeases, APrivateSchedulerStaysWhileServicesNeedItAndListensForItsU
 
 // Its leases are not known to the other scheduler.
 TEST(SchedulerLeases, APrivateSchedulerGivesWayOnceItsLeasesHaveEnded) {
-  const SchedulerProcess other;
+  SchedulerProcess other;
+  other.signal(SIGTERM);
+  other.wait();
   LeaseScheduler scheduler({}, {"--private", "--gives-way-to", other.folder()});
   Service holder = scheduler.service();
   const std::string held = holder.lease("ASR");
+  ASSERT_TRUE(other.again());
   std::this_thread::sleep_for(2500ms);
   ASSERT_TRUE(scheduler.alive()) << scheduler.log();
   ASSERT_EQ(holder.release(held), 204);
