@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { setImmediate as turn, setTimeout as pause } from "node:timers/promises";
 
 import { Nvshare } from "nvshare";
 
@@ -68,6 +69,31 @@ scheduled("an aborted request is withdrawn", async (scheduler) => {
   const late = client.acquire({ taskType: "ASR" }, { signal: AbortSignal.abort(reason) });
   await assert.rejects(late, (error) => error === reason);
   assert.equal((await client.status()).classes["ASR"]?.timedOut, 0);
+});
+
+// A lease that nobody hears of would block the GPU until it expires.
+scheduled("a lease is given back when its request is aborted in that moment", async (scheduler) => {
+  const { client } = scheduler;
+  for (let round = 0; round < 60; ++round) {
+    const first = await scheduler.lease();
+    const abort = new AbortController();
+    const wait = client
+      .acquire({ taskType: "ASR", maxWaitMs: 20_000 }, { signal: abort.signal })
+      .catch(() => undefined);
+    await scheduler.waiting(1);
+    // In every third round the scheduler sees both at once.
+    const atOnce = round % 3 === 0;
+    if (atOnce) scheduler.signal("SIGSTOP");
+    const release = first.release();
+    for (let turns = 0; turns < round % 6; ++turns) await turn();
+    abort.abort();
+    if (atOnce) await pause(5);
+    scheduler.signal("SIGCONT");
+    await release;
+    const answer = await wait;
+    if (answer?.result === "ACQUIRED") await answer.lease.release();
+    assert.deepEqual(await client.leases(), [], `round ${round}`);
+  }
 });
 
 scheduled("an overdue lease is gone: 410", async (scheduler) => {

@@ -149,13 +149,16 @@ test("a request that meets the end of a kept connection is sent again, once", as
   await once(server, "listening");
   const { port } = server.address() as AddressInfo;
   const client = new Nvshare({ baseUrl: `http://127.0.0.1:${port}` });
-  await client.status();
-  await client.status();
-  assert.equal(requests, 3);
-  await assert.rejects(client.status(), { status: 0 });
-  assert.equal(requests, 5);
-  client.close();
-  server.close();
+  try {
+    await client.status();
+    await client.status();
+    assert.equal(requests, 3);
+    await assert.rejects(client.status(), { status: 0 });
+    assert.equal(requests, 5);
+  } finally {
+    client.close();
+    server.close();
+  }
 });
 
 scheduled("a program with a client may end, and its lease with it", async (scheduler) => {
