@@ -79,6 +79,7 @@ TenantInfo tenant_of(const Json& json) {
   if (find(json, "cores") != nullptr) tenant.cores = static_cast<int>(whole(json, "cores"));
   tenant.memory = some_bytes(json, "memory");
   tenant.priority = static_cast<int>(whole(json, "priority"));
+  tenant.lent = some_whole(json, "lent");
   tenant.paused = flag(json, "paused", false);
   tenant.asleep = flag(json, "asleep", false);
   tenant.hold = flag(json, "hold", false);

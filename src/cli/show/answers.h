@@ -76,6 +76,7 @@ struct TenantInfo {
   int cores = 100;
   std::optional<Bytes> memory;  // the limit
   int priority = 0;
+  std::optional<long> lent;  // priority, by a lease
   bool paused = false;
   bool asleep = false;
   bool hold = false;            // only `wake` wakes it

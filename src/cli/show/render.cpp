@@ -124,6 +124,14 @@ std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
 }
 
 // GPUs of the tenant's processes; before these have come, GPUs that its run was placed on.
+// A lease lends a priority where that is the higher one.
+std::string priority_text(const TenantInfo& tenant) {
+  if (tenant.lent.value_or(tenant.priority) <= tenant.priority) {
+    return fmt::format("{}", tenant.priority);
+  }
+  return fmt::format("{} (lease)", *tenant.lent);
+}
+
 std::string gpus_of(const TenantInfo& tenant) {
   std::set<long> gpus;
   for (const ProcessInfo& one : tenant.processes) gpus.insert(one.gpu);
@@ -197,12 +205,12 @@ std::string tenants_text(const Status& status, bool colour) {
   if (lines.empty()) return "no program runs under nvshare\n";
   std::vector<std::vector<Cell>> rows;
   for (const auto& [tenant, depth] : lines) {
-    rows.push_back(
-        {std::string(2 * depth, ' ') + short_text(tenant.name, kNameWidth),
-         tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-", percent(tenant.share),
-         of_limit(sum_of(tenant, &ProcessInfo::allocated), tenant.memory),
-         some_or_none(sum_of(tenant, &ProcessInfo::swapped)), fmt::format("{}", tenant.priority),
-         state_cell(state_of(tenant)), fmt::format("{}", tenant.processes.size())});
+    rows.push_back({std::string(2 * depth, ' ') + short_text(tenant.name, kNameWidth),
+                    tenant.cores < 100 ? fmt::format("{}%", tenant.cores) : "-",
+                    percent(tenant.share),
+                    of_limit(sum_of(tenant, &ProcessInfo::allocated), tenant.memory),
+                    some_or_none(sum_of(tenant, &ProcessInfo::swapped)), priority_text(tenant),
+                    state_cell(state_of(tenant)), fmt::format("{}", tenant.processes.size())});
     if (several_gpus) rows.back().emplace_back(gpus_of(tenant));
   }
   std::vector<Column> columns{{"NAME"},         {"CORES", true},    {"GETS", true},

@@ -269,6 +269,15 @@ TEST(RenderTree, PlainRunsAreShownWithoutTheirUser) {
   EXPECT_EQ(tenants_of(status), "no program runs under nvshare\n") << "its runs have ended";
 }
 
+TEST(Render, APriorityThatALeaseLendsIsShownAsSuch) {
+  Status status = example();
+  status.tenants[0].lent = 8;
+  status.tenants[1].lent = 2;  // its own is 3
+  const std::string text = status_text(status, false);
+  EXPECT_NE(text.find(" 8 (lease)  running"), std::string::npos) << text;
+  EXPECT_NE(text.find("         3  paused"), std::string::npos) << text;
+}
+
 TEST(RenderTree, PartsStandBelowALimitedUser) {
   Status status = tree();
   status.tenants[0].cores = 30;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -82,6 +83,7 @@ struct TenantRecord {
   wire::Backend backend = wire::Backend::Default;  // of its programs; Default: as configured
   bool oversubscribes = false;                     // its programs may be larger than their GPU
   RunPlacement placed;
+  std::map<GpuId, int> lent;  // priority, by a lease that a program of it holds there
   Moves moves;
   std::uint64_t refused = 0;   // requests for memory, of all its programs and parts ever
   bool shortage_told = false;  // its run knows that memory was refused, under the present limit

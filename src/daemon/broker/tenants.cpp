@@ -197,10 +197,15 @@ Result<void> Tenants::change_limits(TenantRecord& tenant, const core::Limits& li
   return {};
 }
 
-Result<void> Tenants::lend_priority(TenantId tenant, GpuId gpu, std::optional<int> priority,
-                                    Time now) {
-  const auto taken = step(core::PriorityLent{tenant, gpu, priority}, now);
+Result<void> Tenants::lend_priority(TenantId id, GpuId gpu, std::optional<int> priority, Time now) {
+  const auto taken = step(core::PriorityLent{id, gpu, priority}, now);
   if (!taken) return taken.error();
+  std::map<GpuId, int>& lent = tenants_.at(id).lent;
+  if (priority) {
+    lent[gpu] = *priority;
+  } else {
+    lent.erase(gpu);
+  }
   return {};
 }
 

@@ -39,6 +39,7 @@ TEST(Lender, TheHoldersTenantHasThePriorityOfTheClassWhileTheLeaseLasts) {
   const std::string asr = w.lease("ASR");
   EXPECT_EQ(w.priority(service), 8);
   EXPECT_EQ(w.priority(batch), 0);
+  EXPECT_EQ(w.broker.broker.tenants().at(service).lent.at(GpuId{0}), 8);
   const std::string nmt = w.lease("NMT");
   w.call("DELETE", "/v1/leases/" + asr);
   EXPECT_EQ(w.priority(service), 6) << "the highest of those that are left";

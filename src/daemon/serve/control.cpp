@@ -114,6 +114,15 @@ struct Control::Json {
     return {{"gpus", std::move(gpus)}, {"text", placement_text(tenant.placed)}};
   }
 
+  // The highest priority that leases lend to the tenant.
+  static json lent_to(const TenantRecord& tenant) {
+    json highest = nullptr;
+    for (const auto& [gpu, priority] : tenant.lent) {
+      if (highest.is_null() || highest < priority) highest = priority;
+    }
+    return highest;
+  }
+
   static json sources(const LimitSources& from) {
     return {{"cores", name_of(from.cores)},
             {"memory", name_of(from.memory)},
@@ -144,6 +153,7 @@ struct Control::Json {
             {"cores", tenant.limits.core_percent},
             {"memory", of(tenant.limits.memory)},
             {"priority", tenant.limits.priority},
+            {"lent", lent_to(tenant)},
             {"limits_from", limits_from(tenant)},
             {"paused", tenant.paused},
             {"asleep", sleep.has_value()},
