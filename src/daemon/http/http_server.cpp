@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "daemon/http/http_rules.h"
 #include "daemon/serve/spare_descriptor.h"
@@ -19,8 +20,16 @@ namespace {
 // Of libmicrohttpd for each connection: the request's lines and the reply's. A request with longer
 // headers is answered 431.
 constexpr std::size_t kConnectionMemory = 16 * 1024;
+// Of a reply's body, in one piece.
+constexpr std::size_t kReplyBlock = 16 * 1024;
 // Of one listener in one turn, so that a flood of them leaves time for everything else.
 constexpr int kAcceptedAtOnce = 16;
+
+// The event of it may still be to be read. Unread requests do not hide it.
+bool has_hung_up(int fd) {
+  pollfd look{fd, POLLRDHUP, 0};
+  return poll(&look, 1, 0) > 0;
+}
 
 struct Connection {
   enum class At { Headers, Body, Handler, Reply };
@@ -43,11 +52,12 @@ struct Connection {
 // listeners, and turning away what is beyond it, is more than that library's own accepting does.
 class MicrohttpdServer final : public HttpServer {
  public:
-  MicrohttpdServer(Reactor& reactor, Log& log, Handler handler, Gone gone, const HttpBounds& bounds)
+  MicrohttpdServer(Reactor& reactor, Log& log, Handler handler, Ended ended,
+                   const HttpBounds& bounds)
       : reactor_(reactor),
         log_(log),
         handler_(std::move(handler)),
-        gone_(std::move(gone)),
+        ended_(std::move(ended)),
         bounds_(bounds) {}
   ~MicrohttpdServer() override;
   MicrohttpdServer(const MicrohttpdServer&) = delete;
@@ -55,7 +65,7 @@ class MicrohttpdServer final : public HttpServer {
 
   Result<void> open();
   Result<void> listen(UniqueFd listener) override;
-  bool reply(HttpCall call, const HttpReply& reply) override;
+  void reply(HttpCall call, const HttpReply& reply) override;
   std::optional<Time> end_of_turn() override;
 
  private:
@@ -66,6 +76,8 @@ class MicrohttpdServer final : public HttpServer {
   static MHD_Result on_request(void* self, MHD_Connection* handle, const char* path,
                                const char* method, const char* version, const char* data,
                                std::size_t* size, void** context);
+  static void on_completed(void* self, MHD_Connection* handle, void** context,
+                           MHD_RequestTerminationCode how);
 
   void accept_some(int listener);
   void* begin(MHD_Connection* handle);
@@ -74,7 +86,7 @@ class MicrohttpdServer final : public HttpServer {
   MHD_Result wait(Connection& connection);
   MHD_Result answer(Connection& connection, const HttpReply& reply);
   void wake(Connection& connection);
-  void hung_up(Connection& connection);
+  void end_call(Connection& connection, bool sent);
   void set_deadline(Connection& connection, std::optional<Time> deadline);
   void end_overdue();
   void run() { MHD_run(daemon_); }
@@ -82,7 +94,7 @@ class MicrohttpdServer final : public HttpServer {
   Reactor& reactor_;
   Log& log_;
   Handler handler_;
-  Gone gone_;
+  Ended ended_;
   HttpBounds bounds_;
   MHD_Daemon* daemon_ = nullptr;
   int epoll_ = -1;  // the daemon's
@@ -109,7 +121,7 @@ Result<void> MicrohttpdServer::open() {
       &on_request, this, MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(bounds_.connections),
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
       MHD_OPTION_NOTIFY_CONNECTION, &on_connection, this, MHD_OPTION_URI_LOG_CALLBACK,
-      &on_request_line, this, MHD_OPTION_END);
+      &on_request_line, this, MHD_OPTION_NOTIFY_COMPLETED, &on_completed, this, MHD_OPTION_END);
   const MHD_DaemonInfo* info =
       daemon_ == nullptr ? nullptr : MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD);
   if (info == nullptr) return Error{"libmicrohttpd does not start"};
@@ -184,6 +196,7 @@ void* MicrohttpdServer::begin(MHD_Connection* handle) {
   connection->at = Connection::At::Headers;
   connection->body.clear();
   connection->too_long = false;
+  connection->call = {};
   set_deadline(*connection, reactor_.now() + bounds_.request);
   return connection;
 }
@@ -207,8 +220,9 @@ MHD_Result MicrohttpdServer::on_request(void* self, MHD_Connection*, const char*
       *size = 0;
       return MHD_YES;
     case Connection::At::Handler:
-      // Without a reply the peer is gone: MHD_NO closes the connection.
-      return connection.reply ? server.answer(connection, *connection.reply) : MHD_NO;
+      // The client may have gone since the reply was made. MHD_NO closes the connection.
+      if (!connection.reply || has_hung_up(connection.fd)) return MHD_NO;
+      return server.answer(connection, *connection.reply);
     case Connection::At::Reply:
       *size = 0;
       return MHD_YES;
@@ -239,6 +253,7 @@ MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, con
   request.path = path;
   request.body = std::move(connection.body);
   request.peer = connection.peer;
+  request.hung_up = has_hung_up(connection.fd);
   const auto add = [](void* to, MHD_ValueKind, const char* name, std::size_t name_size,
                       const char* value, std::size_t value_size) {
     static_cast<HttpRequest*>(to)->query.emplace(
@@ -264,11 +279,13 @@ MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, con
 // client that was killed looks the same until something is written to it. A lease for a dead client
 // would block the GPU until its deadline; a client that half-closes loses one request, and knows.
 MHD_Result MicrohttpdServer::wait(Connection& connection) {
-  const auto watched = reactor_.watch(connection.fd, EPOLLRDHUP,
-                                      [this, &connection](std::uint32_t) { hung_up(connection); });
+  const auto watched =
+      reactor_.watch(connection.fd, EPOLLRDHUP, [this, &connection](std::uint32_t) {
+        wake(connection);
+        end_call(connection, false);
+      });
   if (!watched) {
-    calls_.erase(connection.call);
-    gone_(connection.call);
+    end_call(connection, false);
     return answer(connection, http_error(503, watched.error().message));
   }
   connection.suspended = true;
@@ -285,32 +302,49 @@ void MicrohttpdServer::wake(Connection& connection) {
   must_run_ = true;
 }
 
-void MicrohttpdServer::hung_up(Connection& connection) {
-  const HttpCall call = connection.call;
+// Nothing for a request that the handler has not seen, and for one that has ended.
+void MicrohttpdServer::end_call(Connection& connection, bool sent) {
+  const HttpCall call = std::exchange(connection.call, HttpCall{});
+  if (call == HttpCall{}) return;
   calls_.erase(call);
-  wake(connection);
-  gone_(call);
+  ended_(call, sent);
 }
 
-// A client may have hung up in this turn, and the event of it is still to be read.
-bool MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
+void MicrohttpdServer::on_completed(void* self, MHD_Connection*, void** context,
+                                    MHD_RequestTerminationCode how) {
+  auto* const connection = static_cast<Connection*>(*context);
+  if (connection == nullptr || how == MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN) return;
+  static_cast<MicrohttpdServer*>(self)->end_call(*connection,
+                                                 how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+}
+
+void MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
   const auto at = calls_.find(call);
-  if (at == calls_.end()) return false;
+  if (at == calls_.end()) return;
   Connection& connection = *at->second;
-  pollfd hung_up{connection.fd, POLLRDHUP, 0};
-  if (poll(&hung_up, 1, 0) > 0) return false;
   calls_.erase(at);
   connection.reply = reply;
   wake(connection);
-  return true;
+}
+
+// A body that the library has as a whole leaves with the headers, and the library counts it as sent
+// only after its next look at the connection. A client that reads and closes at once would be gone.
+ssize_t read_body(void* body, std::uint64_t at, char* into, std::size_t most) {
+  return static_cast<ssize_t>(static_cast<std::string*>(body)->copy(into, most, at));
+}
+
+void free_body(void* body) {
+  delete static_cast<std::string*>(body);
 }
 
 MHD_Result MicrohttpdServer::answer(Connection& connection, const HttpReply& reply) {
+  auto body = std::make_unique<std::string>(reply.body);
   const std::unique_ptr<MHD_Response, void (*)(MHD_Response*)> response(
-      MHD_create_response_from_buffer(reply.body.size(), const_cast<char*>(reply.body.data()),
-                                      MHD_RESPMEM_MUST_COPY),
+      MHD_create_response_from_callback(body->size(), kReplyBlock, &read_body, body.get(),
+                                        &free_body),
       &MHD_destroy_response);
   if (!response) return MHD_NO;
+  static_cast<void>(body.release());  // the response's
   MHD_add_response_header(response.get(), "Content-Type", "application/json");
   MHD_add_response_header(response.get(), "Cache-Control", "no-store");
   MHD_add_response_header(response.get(), "X-Content-Type-Options", "nosniff");
@@ -357,9 +391,9 @@ std::optional<Time> MicrohttpdServer::end_of_turn() {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(Reactor& reactor, Log& log, Handler handler,
-                                                      Gone gone, const HttpBounds& bounds) {
-  auto server =
-      std::make_unique<MicrohttpdServer>(reactor, log, std::move(handler), std::move(gone), bounds);
+                                                      Ended ended, const HttpBounds& bounds) {
+  auto server = std::make_unique<MicrohttpdServer>(reactor, log, std::move(handler),
+                                                   std::move(ended), bounds);
   const auto opened = server->open();
   if (!opened) return opened.error();
   return std::unique_ptr<HttpServer>(std::move(server));

@@ -257,10 +257,12 @@ LeaseApi::Json::Answer LeaseApi::Json::ask(std::optional<Object> gpu) {
   if (!chosen) return http_error(404, chosen.error().message);
   ask.request.gpu = *chosen;
 
+  // A lease for a service that is gone would be nobody's until its deadline.
+  if (request.hung_up) return http_error(400, "the connection closed before the answer");
   const auto asked = api.leases_.ask(std::move(ask));
   if (!asked) return http_error(400, asked.error().message);
+  api.asked_.emplace(call, asked->lease.id);
   if (asked->answer) return lease_reply(*asked->answer, answer_of(asked->lease, *asked->answer));
-  api.waiting_.emplace(call, asked->lease.id);
   api.calls_.emplace(asked->lease.id, call);
   return std::nullopt;
 }
@@ -451,8 +453,7 @@ LeaseApi::LeaseApi(Leases& leases, World world) : leases_(leases), world_(std::m
     calls_.erase(at);
     const HttpRequest none;
     const HttpReply reply = lease_reply(answer, Json{*this, call, none}.answer_of(lease, answer));
-    // What nobody reads is given back by gone().
-    if (!reply_ || reply_(call, reply)) waiting_.erase(call);
+    if (reply_) reply_(call, reply);
   });
 }
 
@@ -472,11 +473,12 @@ std::optional<HttpReply> LeaseApi::handle(HttpCall call, const HttpRequest& requ
   return refused;
 }
 
-void LeaseApi::gone(HttpCall call) {
-  const auto at = waiting_.find(call);
-  if (at == waiting_.end()) return;
+void LeaseApi::ended(HttpCall call, bool sent) {
+  const auto at = asked_.find(call);
+  if (at == asked_.end()) return;
   const LeaseId lease = at->second;
-  waiting_.erase(at);
+  asked_.erase(at);
+  if (sent || leases_.find(lease) == nullptr) return;
   calls_.erase(lease);
   leases_.release(lease);
 }

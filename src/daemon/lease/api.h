@@ -20,8 +20,7 @@ class LeaseApi {
   // Takes a change of settings whole or not at all. Answers whether it outlasts a restart.
   using Change = std::function<Result<bool>(const SettingTexts&)>;
   using WallOf = std::function<std::int64_t(Time)>;  // in milliseconds since 1970
-  // False: the caller is gone, and gone() tells of it.
-  using Reply = std::function<bool(HttpCall, const HttpReply&)>;
+  using Reply = std::function<void(HttpCall, const HttpReply&)>;
   using UserOf = std::function<std::optional<std::uint32_t>(int pid)>;
 
   struct World {
@@ -40,8 +39,8 @@ class LeaseApi {
   void set_reply(Reply reply) { reply_ = std::move(reply); }
   // Nothing: the call waits.
   std::optional<HttpReply> handle(HttpCall call, const HttpRequest& request);
-  // The caller no longer waits.
-  void gone(HttpCall call);
+  // The answer is sent, or nobody is there for it: then the lease that it is about is given back.
+  void ended(HttpCall call, bool sent);
 
  private:
   struct Json;  // keeps the JSON library out of this header
@@ -51,8 +50,8 @@ class LeaseApi {
   Leases& leases_;
   World world_;
   Reply reply_;
-  std::map<HttpCall, LeaseId> waiting_;
-  std::map<LeaseId, HttpCall> calls_;
+  std::map<HttpCall, LeaseId> asked_;  // whose answer is not sent
+  std::map<LeaseId, HttpCall> calls_;  // of requests that wait
 };
 
 }  // namespace nvshare::daemon

@@ -107,7 +107,7 @@ TEST(LeaseApi, ARequestOfAClosedConnectionIsWithdrawn) {
   w.leases.set_config(w.settings.arbiter);
   const std::string first = w.lease("NMT");
   EXPECT_EQ(w.ask("NMT").status, 0);
-  w.api.gone(w.last);
+  w.api.ended(w.last, false);
   EXPECT_EQ(w.get("/v1/status")["gpus"][0]["gpu_queue_len"], 0);
   w.call("DELETE", "/v1/leases/" + first);
   EXPECT_TRUE(w.replies.empty());
@@ -115,19 +115,32 @@ TEST(LeaseApi, ARequestOfAClosedConnectionIsWithdrawn) {
 }
 
 // The lease would be held by nobody until its deadline.
-TEST(LeaseApi, ALeaseForACallerThatHasHungUpIsGivenBack) {
+TEST(LeaseApi, ALeaseOfAnAnswerThatReachesNobodyIsGivenBack) {
   LeaseWorld w;
   w.settings.arbiter.slots = 1;
   w.leases.set_config(w.settings.arbiter);
-  const std::string first = w.lease("NMT");
+  w.lease("NMT");
+  const HttpCall at_once = w.last;
   EXPECT_EQ(w.ask("ASR").status, 0);
-  w.hung_up = w.last;
+  const HttpCall waits = w.last;
   EXPECT_EQ(w.ask("NMT").status, 0);
   const HttpCall next = w.last;
-  w.call("DELETE", "/v1/leases/" + first);
-  EXPECT_TRUE(w.replies.empty());
-  w.api.gone(w.hung_up);
+  w.api.ended(at_once, false);
+  EXPECT_EQ(w.replies[waits].status, 201);
+  EXPECT_FALSE(w.replies.contains(next));
+  w.api.ended(waits, false);
   EXPECT_EQ(w.replies[next].status, 201);
+  w.api.ended(next, true);
+  EXPECT_FALSE(w.leases.empty());
+}
+
+TEST(LeaseApi, AServiceThatHasHungUpGetsNoLease) {
+  LeaseWorld w;
+  const std::string name = w.lease("NMT");
+  w.hung_up = true;
+  EXPECT_EQ(w.ask("NMT").status, 400);
+  EXPECT_EQ(w.get("/v1/leases")["leases"].size(), 1u);
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 204) << "needs no answer";
 }
 
 TEST(LeaseApi, BadRequestsGetOneLine) {
