@@ -53,6 +53,10 @@ HttpReply lease_reply(const core::Answer& answer, const Object& body) {
   return reply;
 }
 
+HttpReply taken_away(std::string_view line, std::string_view reason) {
+  return json_reply(410, {{"error", line}, {"reason", reason}});
+}
+
 Object counts_of(const core::LeaseCounts& counts) {
   return {{"acquired", counts.acquired},    {"timedOut", counts.timed_out},
           {"skipped", counts.skipped},      {"fellBack", counts.fell_back},
@@ -151,7 +155,7 @@ const LeaseRecord* LeaseApi::Json::lease(HttpReply& refused) const {
   } else if (const PastLease* past = api.leases_.find_past(words[0])) {
     refused = http_error(403, "this lease is another user's");
     if (allowed(past->uid)) {
-      refused = json_reply(410, {{"error", "this lease was taken away"}, {"reason", past->reason}});
+      refused = taken_away("this lease was taken away", past->reason);
     }
   } else {
     refused = http_error(404, "there is no such lease");
@@ -454,6 +458,13 @@ LeaseApi::LeaseApi(Leases& leases, World world) : leases_(leases), world_(std::m
     const HttpRequest none;
     const HttpReply reply = lease_reply(answer, Json{*this, call, none}.answer_of(lease, answer));
     if (reply_) reply_(call, reply);
+  });
+  leases_.on_withdrawn([this](const LeaseRecord& lease, std::string_view reason) {
+    const auto at = calls_.find(lease.id);
+    if (at == calls_.end()) return;  // by ended()
+    const HttpCall call = at->second;
+    calls_.erase(at);
+    if (reply_) reply_(call, taken_away("this request was withdrawn", reason));
   });
 }
 

@@ -134,6 +134,35 @@ TEST(LeaseApi, ALeaseOfAnAnswerThatReachesNobodyIsGivenBack) {
   EXPECT_FALSE(w.leases.empty());
 }
 
+TEST(LeaseApi, ARequestThatSomebodyWithdrawsIsAnswered) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 1;
+  w.leases.set_config(w.settings.arbiter);
+  const std::string holder = w.lease("NMT");
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  const HttpCall waits = w.last;
+  const std::string name = w.get("/v1/leases")["leases"][1]["leaseId"];
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 204);
+  EXPECT_EQ(w.replies[waits].status, 410);
+  EXPECT_EQ(LeaseWorld::of(w.replies[waits])["reason"], "WITHDRAWN");
+  w.api.ended(waits, true);
+  w.call("DELETE", "/v1/leases/" + holder);
+  EXPECT_TRUE(w.leases.empty());
+}
+
+TEST(LeaseApi, AWaitingRequestIsAnsweredWhenItsOwnerEnds) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 1;
+  w.leases.set_config(w.settings.arbiter);
+  w.lease("NMT", R"(,"ownerPid":null)");
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  const HttpCall waits = w.last;
+  w.picture.gone(kOwner);
+  w.leases.look();
+  EXPECT_EQ(w.replies[waits].status, 410);
+  EXPECT_EQ(LeaseWorld::of(w.replies[waits])["reason"], "OWNER_GONE");
+}
+
 TEST(LeaseApi, AServiceThatHasHungUpGetsNoLease) {
   LeaseWorld w;
   const std::string name = w.lease("NMT");

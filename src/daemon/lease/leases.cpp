@@ -85,7 +85,12 @@ void Leases::spread(const core::Answers& answers) {
   }
 }
 
-void Leases::release(LeaseId lease) {
+void Leases::end(LeaseId lease, std::string_view reason) {
+  const auto view = arbiter_.lease(lease);
+  const LeaseRecord* const found = find(lease);
+  if (view && !view->active && found != nullptr && on_withdrawn_) {
+    on_withdrawn_(*found, reason);
+  }
   const auto answers = arbiter_.release(lease, now_());
   forget(lease);
   on_change_();
@@ -142,7 +147,7 @@ void Leases::owner_ended(int pid) {
     const LeaseRecord* record = find(lease);
     if (record == nullptr) continue;
     keep_past(*record, kOwnerGone);
-    release(lease);
+    end(lease, kOwnerGone);
   }
 }
 
