@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -29,6 +30,27 @@ constexpr int kAcceptedAtOnce = 16;
 bool has_hung_up(int fd) {
   pollfd look{fd, POLLRDHUP, 0};
   return poll(&look, 1, 0) > 0;
+}
+
+bool is_over_tcp(int fd) {
+  int family = AF_UNSPEC;
+  socklen_t length = sizeof family;
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length) < 0 || family != AF_UNIX;
+}
+
+std::optional<HttpPeer> peer_of(int fd) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (is_over_tcp(fd) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
+    return std::nullopt;
+  }
+  return HttpPeer{peer.pid, peer.uid};
+}
+
+// None: all of TCP.
+using User = std::optional<uid_t>;
+User user_of(const std::optional<HttpPeer>& peer) {
+  return peer ? User(peer->uid) : std::nullopt;
 }
 
 struct Connection {
@@ -80,6 +102,7 @@ class MicrohttpdServer final : public HttpServer {
                            MHD_RequestTerminationCode how);
 
   void accept_some(int listener);
+  bool has_room_for(User user) const;
   void* begin(MHD_Connection* handle);
   MHD_Result check_headers(Connection& connection);
   MHD_Result ask(Connection& connection, const char* method, const char* path);
@@ -101,6 +124,8 @@ class MicrohttpdServer final : public HttpServer {
   std::vector<UniqueFd> listeners_;
   SpareDescriptor spare_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
+  std::map<User, std::size_t> of_user_;  // connections
+  uid_t own_ = geteuid();
   std::unordered_map<HttpCall, Connection*> calls_;  // without a reply
   std::set<std::pair<Time, Connection*>> deadlines_;
   HttpCall last_call_{};
@@ -148,7 +173,7 @@ void MicrohttpdServer::accept_some(int listener) {
       }
       return;
     }
-    if (connections_.size() >= bounds_.connections) {
+    if (!has_room_for(user_of(peer_of(socket.get())))) {
       log_.warn("too_many_http_connections", {{"connections", connections_.size()}});
       continue;
     }
@@ -157,12 +182,23 @@ void MicrohttpdServer::accept_some(int listener) {
   }
 }
 
+// One user cannot keep all others out.
+bool MicrohttpdServer::has_room_for(User user) const {
+  constexpr std::size_t kKeptFree = 16;  // one part in so many
+  if (user && (*user == 0 || *user == own_)) return connections_.size() < bounds_.connections;
+  const auto theirs = of_user_.find(user);
+  if (theirs != of_user_.end() && theirs->second >= bounds_.connections / 2) return false;
+  return connections_.size() < bounds_.connections - bounds_.connections / kKeptFree;
+}
+
 void MicrohttpdServer::on_connection(void* self, MHD_Connection* handle, void** context,
                                      MHD_ConnectionNotificationCode what) {
   auto& server = *static_cast<MicrohttpdServer*>(self);
   if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
     auto* const ended = static_cast<Connection*>(*context);
     server.set_deadline(*ended, std::nullopt);
+    const auto theirs = server.of_user_.find(user_of(ended->peer));
+    if (--theirs->second == 0) server.of_user_.erase(theirs);
     server.connections_.erase(ended);
     return;
   }
@@ -170,16 +206,9 @@ void MicrohttpdServer::on_connection(void* self, MHD_Connection* handle, void** 
   Connection& connection = *made;
   connection.handle = handle;
   connection.fd = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-  int family = AF_UNSPEC;
-  socklen_t length = sizeof family;
-  getsockopt(connection.fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
-  connection.over_tcp = family != AF_UNIX;
-  ucred peer{};
-  length = sizeof peer;
-  if (!connection.over_tcp &&
-      getsockopt(connection.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0) {
-    connection.peer = HttpPeer{peer.pid, peer.uid};
-  }
+  connection.over_tcp = is_over_tcp(connection.fd);
+  connection.peer = peer_of(connection.fd);
+  ++server.of_user_[user_of(connection.peer)];
   server.set_deadline(connection, server.reactor_.now() + server.bounds_.request);
   *context = &connection;
   server.connections_.emplace(&connection, std::move(made));

@@ -49,7 +49,9 @@ HttpReply http_error(int status, const std::string& line);
 
 // What one client can take from the others.
 struct HttpBounds {
-  std::size_t connections = 2048;  // over all listeners; the next one is closed at once
+  // Over all listeners; the next one is closed at once. One user has no more than a half, and all
+  // of TCP counts as one user. A 16th is for root and the scheduler's own user alone.
+  std::size_t connections = 2048;
   // From the connection, or the request's first line, to the request's end. A longer time keeps
   // half-sent requests longer in memory.
   Duration request = 10s;
