@@ -65,6 +65,8 @@ class Requests:
             self.drop(body["leaseId"])
         over_tcp = self.ask(201, "POST", LEASES, body={"taskType": "TTS"}, tcp=True)["leaseId"]
         self.ask(200, "GET", LEASES, tcp=True)
+        self.ask(200, "GET", LEASES, f"{LEASES}?limit=1", says={"total": 1})
+        self.ask(400, "GET", LEASES, f"{LEASES}?limit=0")
         self.drop(over_tcp)
         self.ask(200, "GET", "/v1/classes")
         self.ask(200, "GET", CONFIG)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -67,6 +68,7 @@ struct Connection {
   bool too_long = false;
   HttpCall call{};
   bool suspended = false;
+  bool postponed = false;  // until a turn in which it is its request's time
   std::optional<HttpReply> reply;
 };
 
@@ -107,6 +109,8 @@ class MicrohttpdServer final : public HttpServer {
   MHD_Result check_headers(Connection& connection);
   MHD_Result ask(Connection& connection, const char* method, const char* path);
   MHD_Result wait(Connection& connection);
+  MHD_Result postpone(Connection& connection);
+  void take_up_postponed();
   MHD_Result answer(Connection& connection, const HttpReply& reply);
   void wake(Connection& connection);
   void end_call(Connection& connection, bool sent);
@@ -128,6 +132,8 @@ class MicrohttpdServer final : public HttpServer {
   uid_t own_ = geteuid();
   std::unordered_map<HttpCall, Connection*> calls_;  // without a reply
   std::set<std::pair<Time, Connection*>> deadlines_;
+  std::deque<Connection*> postponed_;
+  std::size_t calls_now_ = 0;  // of this turn
   HttpCall last_call_{};
   bool must_run_ = false;  // before the loop waits
 };
@@ -137,6 +143,7 @@ MicrohttpdServer::~MicrohttpdServer() {
   if (epoll_ >= 0) reactor_.unwatch(epoll_);
   if (daemon_ == nullptr) return;
   for (const auto& [call, connection] : calls_) wake(*connection);
+  for (const Connection* connection : postponed_) MHD_resume_connection(connection->handle);
   MHD_stop_daemon(daemon_);
 }
 
@@ -277,6 +284,9 @@ MHD_Result MicrohttpdServer::check_headers(Connection& connection) {
 
 MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, const char* path) {
   if (connection.too_long) return answer(connection, body_too_long());
+  const bool its_turn = std::exchange(connection.postponed, false);
+  if (!its_turn && calls_now_ + postponed_.size() >= kCallsPerTurn) return postpone(connection);
+  ++calls_now_;
   HttpRequest request;
   request.method = method;
   request.path = path;
@@ -321,6 +331,22 @@ MHD_Result MicrohttpdServer::wait(Connection& connection) {
   set_deadline(connection, std::nullopt);
   MHD_suspend_connection(connection.handle);
   return MHD_YES;
+}
+
+// It stays out of the library's sight for some turns. Its deadline bounds that, too.
+MHD_Result MicrohttpdServer::postpone(Connection& connection) {
+  connection.postponed = true;
+  postponed_.push_back(&connection);
+  MHD_suspend_connection(connection.handle);
+  return MHD_YES;
+}
+
+void MicrohttpdServer::take_up_postponed() {
+  for (std::size_t i = calls_now_; i < kCallsPerTurn && !postponed_.empty(); ++i) {
+    MHD_resume_connection(postponed_.front()->handle);
+    postponed_.pop_front();
+    must_run_ = true;
+  }
 }
 
 void MicrohttpdServer::wake(Connection& connection) {
@@ -405,10 +431,13 @@ void MicrohttpdServer::end_overdue() {
 
 std::optional<Time> MicrohttpdServer::end_of_turn() {
   end_overdue();
+  take_up_postponed();
   if (must_run_) {
     must_run_ = false;
     run();
   }
+  calls_now_ = 0;
+  must_run_ |= !postponed_.empty();
   // Deadlines are ours, so the library's timeout is none, or zero for work that it has left.
   MHD_UNSIGNED_LONG_LONG left = 0;
   must_run_ |= MHD_get_timeout(daemon_, &left) == MHD_YES && left == 0;

@@ -72,6 +72,8 @@ class HttpServer {
   using Ended = std::function<void(HttpCall, bool sent)>;
 
   static constexpr std::size_t kLongestBody = 64 * 1024;
+  // The others wait for the next turn, so that a flood of them leaves time for everything else.
+  static constexpr std::size_t kCallsPerTurn = 16;
 
   // An error in a build without libmicrohttpd.
   static Result<std::unique_ptr<HttpServer>> start(Reactor& reactor, Log& log, Handler handler,

@@ -87,6 +87,43 @@ TEST_F(HttpServerTest, ASlowClientDelaysNoOther) {
   EXPECT_EQ(slow.read()->body, body);
 }
 
+TEST_F(HttpServerTest, AFloodOfRequestsIsSpreadOverTurns) {
+  const Served* in = nullptr;
+  std::map<long, std::size_t> calls;  // by turn
+  Served served({}, [&](HttpCall, const HttpRequest&) {
+    ++calls[in->turns()];
+    return HttpReply{200, "{}", {}};
+  });
+  in = &served;
+  std::vector<Client> clients;
+  for (int i = 0; i < 200; ++i) clients.push_back(i % 2 == 0 ? served.tcp() : served.local());
+  served.in_loop([&] {
+    for (Client& client : clients) client.get("/count");
+  });
+  for (Client& client : clients) EXPECT_EQ(client.status(), 200);
+  served.in_loop([&] {
+    // The end of one turn and the begin of the next one have the same number here.
+    for (const auto& [turn, count] : calls) EXPECT_LE(count, 2 * HttpServer::kCallsPerTurn);
+  });
+  EXPECT_EQ(served.gone_so_far(), 0u);
+}
+
+TEST_F(HttpServerTest, TheServerMayEndInAFlood) {
+  Served served;
+  Client waits = served.tcp();
+  waits.get("/wait");
+  const HttpCall call = served.waiting(1)[0];
+  std::vector<Client> clients;
+  for (int i = 0; i < 100; ++i) clients.push_back(served.local());
+  served.in_loop([&] {
+    for (Client& client : clients) client.get("/now");
+    served.server().end_of_turn();
+  });
+  served.end_server(call);
+  for (Client& client : clients) client.read();
+  EXPECT_TRUE(waits.ended());
+}
+
 // A client that does not read its reply.
 TEST_F(HttpServerTest, AClientThatDoesNotReadDelaysNoOther) {
   Served served({.idle = 200ms}, [](HttpCall, const HttpRequest&) {

@@ -299,9 +299,29 @@ Object LeaseApi::Json::view_of(const core::LeaseView& view) const {
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::list() {
-  Object all = Object::array();
-  for (const core::LeaseView& view : arbiter().leases()) all.push_back(view_of(view));
-  return json_reply(200, {{"leases", all}});
+  constexpr std::int64_t kMost = 1000;
+  std::int64_t limit = 200;
+  if (const auto said = request.query.find("limit"); said != request.query.end()) {
+    const auto number = parse_integer(said->second, 1, kMost);
+    if (!number) return http_error(400, fmt::format("limit: it is not from 1 to {}", kMost));
+    limit = *number;
+  }
+  Lists& lists = api.lists_;
+  if (lists.at != now() || lists.changes != api.leases_.changes()) {
+    lists = {now(), api.leases_.changes(), {}};
+  }
+  const bool admin = is_admin();
+  const auto user = admin || !request.peer ? std::nullopt : std::optional(request.peer->uid);
+  const auto [printed, is_new] = lists.replies.try_emplace({admin, user, limit});
+  if (is_new) {
+    auto views = arbiter().leases();
+    const std::size_t total = views.size();
+    views.resize(std::min(total, static_cast<std::size_t>(limit)));
+    Object all = Object::array();
+    for (const core::LeaseView& view : views) all.push_back(view_of(view));
+    printed->second = json_reply(200, {{"leases", all}, {"total", total}});
+  }
+  return printed->second;
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::look() {

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "daemon/broker/broker.h"
@@ -47,8 +48,18 @@ class LeaseApi {
   struct Route;
   static const std::vector<Route>& routes();
 
+  // The lists that were printed since leases have changed: by the user whose names of leases they
+  // show, or all users', and by length. Many callers ask in one turn.
+  struct Lists {
+    using Key = std::tuple<bool, std::optional<std::uint32_t>, std::int64_t>;
+    Time at{};
+    std::uint64_t changes = 0;
+    std::map<Key, HttpReply> replies;
+  };
+
   Leases& leases_;
   World world_;
+  Lists lists_;
   Reply reply_;
   std::map<HttpCall, LeaseId> asked_;  // whose answer is not sent
   std::map<LeaseId, HttpCall> calls_;  // of requests that wait

@@ -163,6 +163,46 @@ TEST(LeaseApi, AWaitingRequestIsAnsweredWhenItsOwnerEnds) {
   EXPECT_EQ(LeaseWorld::of(w.replies[waits])["reason"], "OWNER_GONE");
 }
 
+TEST(LeaseApi, AListIsBounded) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 3;
+  w.leases.set_config(w.settings.arbiter);
+  for (int i = 0; i < 300; ++i) w.ask("ASR");
+  const Json all = w.get("/v1/leases");
+  EXPECT_EQ(all["total"], 300);
+  EXPECT_EQ(all["leases"].size(), 200u);
+  EXPECT_EQ(all["leases"][2]["state"], "ACTIVE");
+  EXPECT_EQ(all["leases"][3]["state"], "WAITING");
+  const auto with_limit = [&](const std::string& limit) {
+    HttpRequest request = w.request("GET", "/v1/leases");
+    request.query["limit"] = limit;
+    return *w.api.handle(HttpCall{1000}, request);
+  };
+  EXPECT_EQ(LeaseWorld::of(with_limit("250"))["leases"].size(), 250u);
+  EXPECT_EQ(LeaseWorld::of(with_limit("1"))["leases"].size(), 1u);
+  EXPECT_EQ(LeaseWorld::of(with_limit("1"))["total"], 300);
+  for (const char* bad : {"0", "1001", "", "x", "-1"}) EXPECT_EQ(with_limit(bad).status, 400);
+}
+
+// What was printed in this turn is kept for others with the same rights.
+TEST(LeaseApi, AListIsAsOfNowAndForItsCaller) {
+  LeaseWorld w;
+  const std::string name = w.lease("ASR");
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], name);
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], nullptr);
+  w.peer.reset();
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], nullptr);
+  w.peer = HttpPeer{kOtherOwner, 0};
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], name);
+  const auto until = [&] { return w.get("/v1/leases")["leases"][0]["expiresAt"]; };
+  const Json before = until();
+  w.call("POST", "/v1/leases/" + name + "/renew", R"({"holdMaxMs":5000})");
+  EXPECT_NE(until(), before);
+  w.call("DELETE", "/v1/leases/" + name);
+  EXPECT_EQ(w.get("/v1/leases")["total"], 0);
+}
+
 TEST(LeaseApi, AServiceThatHasHungUpGetsNoLease) {
   LeaseWorld w;
   const std::string name = w.lease("NMT");

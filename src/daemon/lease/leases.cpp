@@ -58,6 +58,7 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
 }
 
 void Leases::add(LeaseRecord record) {
+  ++changes_;
   if (record.ask.owner != 0) by_owner_.emplace(record.ask.owner, record.id);
   by_name_.emplace(record.name, record.id);
   records_.emplace(record.id, std::move(record));
@@ -69,6 +70,7 @@ void Leases::spread(const core::Answers& answers) {
   const auto active = [](const core::Answer& answer) {
     return answer.outcome == core::Outcome::Acquired || answer.outcome == core::Outcome::Revoked;
   };
+  if (!answers.empty()) ++changes_;
   if (std::ranges::any_of(answers, active)) on_change_();
   for (const core::Answer& answer : answers) {
     const auto at = records_.find(answer.lease);
@@ -98,6 +100,7 @@ void Leases::end(LeaseId lease, std::string_view reason) {
 }
 
 Result<Time> Leases::renew(LeaseId lease, std::optional<Duration> hold) {
+  ++changes_;
   on_change_();
   return arbiter_.renew(lease, hold, now_());
 }
@@ -152,6 +155,7 @@ void Leases::owner_ended(int pid) {
 }
 
 void Leases::forget(LeaseId lease) {
+  ++changes_;
   const auto at = records_.find(lease);
   if (at == records_.end()) return;
   by_name_.erase(at->second.name);

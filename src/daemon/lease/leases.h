@@ -90,6 +90,8 @@ class Leases {
   const PastLease* find_past(const std::string& name) const;
   const core::Arbiter& arbiter() const { return arbiter_; }
   bool empty() const { return records_.empty(); }
+  // Another number means that leases or requests may have come, gone or changed.
+  std::uint64_t changes() const { return changes_; }
 
   // What is due now.
   void end_of_turn();
@@ -119,6 +121,7 @@ class Leases {
   std::multimap<int, LeaseId> by_owner_;
   std::deque<PastLease> past_;
   std::uint64_t last_ = 0;
+  std::uint64_t changes_ = 0;
 };
 
 }  // namespace nvshare::daemon
