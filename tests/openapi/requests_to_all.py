@@ -65,6 +65,8 @@ class Requests:
             self.drop(body["leaseId"])
         over_tcp = self.ask(201, "POST", LEASES, body={"taskType": "TTS"}, tcp=True)["leaseId"]
         self.ask(200, "GET", LEASES, tcp=True)
+        self.ask(200, "GET", LEASES, f"{LEASES}?limit=1", says={"total": 1})
+        self.ask(400, "GET", LEASES, f"{LEASES}?limit=0")
         self.drop(over_tcp)
         self.ask(200, "GET", "/v1/classes")
         self.ask(200, "GET", CONFIG)
@@ -82,19 +84,30 @@ class Requests:
             self.configure(queue=0)
             self.ask(429, "POST", path, at, {"taskType": "ASR"}, says={"result": "QUEUE_FULL"})
             self.configure(queue=1024)
+            self.withdraw(path, at)
         self.wait_for(holder)
         self.configure(slots=4)
 
-    def wait_for(self, holder):
-        """A request waits: it is seen, cannot be renewed, and gets the lease of the holder."""
+    def begin_to_wait(self, at):
+        """A connection with a request that waits, and the path of that request."""
         connection = self.scheduler.connection()
-        begin(connection, "POST", LEASES, {"taskType": "ASR", "maxWaitMs": PATIENCE * 1000})
+        begin(connection, "POST", at, {"taskType": "ASR", "maxWaitMs": PATIENCE * 1000})
         until = time.monotonic() + PATIENCE
         waiting = []
         while not waiting and time.monotonic() < until:
             leases = self.ask(200, "GET", LEASES)["leases"]
             waiting = [one for one in leases if one["state"] == "WAITING"]
-        at = f"{LEASES}/{waiting[0]['leaseId']}"
+        return connection, f"{LEASES}/{waiting[0]['leaseId']}"
+
+    def withdraw(self, path, at):
+        connection, waiting = self.begin_to_wait(at)
+        self.ask(204, "DELETE", LEASE, waiting)
+        self.judge(Answer(connection.getresponse()), 410, "POST", path, {"reason": "WITHDRAWN"})
+        connection.close()
+
+    def wait_for(self, holder):
+        """A request waits: it is seen, cannot be renewed, and gets the lease of the holder."""
+        connection, at = self.begin_to_wait(LEASES)
         self.ask(200, "GET", LEASE, at, says={"state": "WAITING"})
         self.ask(409, "POST", RENEW, f"{at}/renew")
         self.drop(holder)

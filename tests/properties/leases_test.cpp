@@ -184,7 +184,7 @@ class Books {
       if (answer.outcome == Outcome::Timeout) {
         must(late_ ? now_ >= entry.until : now_ == entry.until, "timed out at the wrong time");
       }
-      if (answer.outcome == Outcome::QueueFull) must(entry.asked == now_, "queue full, later");
+      if (answer.outcome == Outcome::QueueFull) last_in_line(entry);
     }
     entries_.erase(found);
   }
@@ -205,6 +205,20 @@ class Books {
         must(other.request.task_class == "BATCH", "a lower class was served first");
       }
     }
+  }
+  // Only a request of this moment fills the queue. The one that gives way is of the lowest class,
+  // and the newest of it.
+  void last_in_line(const Entry& refused) {
+    const int priority = arbiter_.find_class(refused.request.task_class)->priority;
+    bool somebody_came = refused.asked == now_;
+    for (const auto& [lease, other] : entries_) {
+      if (other.active || other.request.gpu != refused.request.gpu) continue;
+      const int others = arbiter_.find_class(other.request.task_class)->priority;
+      must(others >= priority, "a lower class stays in the full queue");
+      must(others > priority || lease <= refused.request.lease, "a newer request stays");
+      somebody_came |= other.asked == now_ && others > priority;
+    }
+    must(somebody_came, "queue full, later");
   }
   void judge(GpuId gpu) {
     int waiting = 0;

@@ -87,7 +87,7 @@ export class Nvshare {
     return (body as { classes: TaskClass[] }).classes;
   }
 
-  /** All leases and waiting requests. */
+  /** The first 200 leases and waiting requests. */
   async leases(): Promise<ListedLease[]> {
     const body = await this.#good({ method: "GET", path: "/v1/leases" });
     return (body as { leases: ListedLease[] }).leases;

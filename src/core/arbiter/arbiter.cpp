@@ -153,8 +153,22 @@ void Arbiter::refuse_at_once(LeaseId lease, Time now, Answers& answers) {
   if (refusal != Refusal::Wait || record.until <= now) {
     refuse(lease, outcome_of(refusal), reason, now, answers);
   } else if (gpu.waiting > config_.queue) {
-    refuse(lease, Outcome::QueueFull, reason, now, answers);
+    const LeaseId last = last_in_line(gpu);
+    const LeaseReason why = why_not(gpu, records_.at(last).task_class, now);
+    refuse(last, Outcome::QueueFull, why, now, answers);
   }
+}
+
+// The newest waiter of the lowest class. Requests of one class could keep all others out otherwise.
+LeaseId Arbiter::last_in_line(const Gpu& gpu) const {
+  const Queue* last = nullptr;
+  const auto rank = [](const Queue& queue) {
+    return std::pair{-queue.task_class.priority, queue.waiters.rbegin()->first};
+  };
+  for (const auto& [key, queue] : gpu.queues) {
+    if (!queue.waiters.empty() && (!last || rank(queue) > rank(*last))) last = &queue;
+  }
+  return last->waiters.rbegin()->second;
 }
 
 Result<Answers> Arbiter::release(LeaseId lease, Time now) {

@@ -22,7 +22,7 @@ using LeaseId = StrongId<struct LeaseTag>;
 struct ArbiterConfig {
   UsageRules usage;
   int slots = 4;     // leases on one GPU at a time
-  int queue = 1024;  // requests that wait for one GPU
+  int queue = 1024;  // requests that wait for one GPU; the last in line give way to higher classes
   std::vector<TaskClass> classes = default_classes();
 
   friend bool operator==(const ArbiterConfig&, const ArbiterConfig&) = default;
@@ -178,6 +178,7 @@ class Arbiter {
   void grant(LeaseId lease, Time now, Answers& answers);
   void refuse(LeaseId lease, Outcome outcome, LeaseReason reason, Time now, Answers& answers);
   void refuse_at_once(LeaseId lease, Time now, Answers& answers);
+  LeaseId last_in_line(const Gpu& gpu) const;
   void end_lease(LeaseId lease, Time now);
   void leave_queue(const Record& record);
   Duration usual_hold(const TaskClass& task_class) const;

@@ -199,6 +199,25 @@ TEST_F(ArbiterTest, TheQueueIsBounded) {
   EXPECT_EQ(a.waiting(), 2);
 }
 
+TEST_F(ArbiterTest, TheLastInLineGivesWayToAHigherClass) {
+  ArbiterConfig config = with_slots(1);
+  config.queue = 2;
+  a.arbiter.set_config(config, a.now);
+  const LeaseId holder = acquire("TTS");
+  const LeaseId first = wait("NMT");
+  const LeaseId second = wait("NMT");
+  EXPECT_EQ(a.ask("TTS"), "QUEUE_FULL GPU_BUSY") << "of a lower class";
+  EXPECT_EQ(a.ask("NMT"), "QUEUE_FULL GPU_BUSY") << "of the same class";
+  a.pass(100ms);
+  const LeaseId high = wait("ASR");
+  EXPECT_EQ(a.answer_to(second), "QUEUE_FULL GPU_BUSY");
+  EXPECT_EQ(a.answer_to(first), "");
+  a.release(holder);
+  EXPECT_EQ(a.answer_to(high), "ACQUIRED");
+  a.release(high);
+  EXPECT_EQ(a.answer_to(first), "ACQUIRED");
+}
+
 TEST_F(ArbiterTest, AClassHasItsOwnSlots) {
   ArbiterConfig config = with_slots(3);
   config.classes = {{"ASR", 90, 3s, 30s, Refusal::Wait, Refusal::Wait, 1}, {"NMT", 80}};

@@ -4,11 +4,14 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <deque>
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "daemon/http/http_rules.h"
 #include "daemon/serve/spare_descriptor.h"
@@ -19,8 +22,37 @@ namespace {
 // Of libmicrohttpd for each connection: the request's lines and the reply's. A request with longer
 // headers is answered 431.
 constexpr std::size_t kConnectionMemory = 16 * 1024;
+// Of a reply's body, in one piece.
+constexpr std::size_t kReplyBlock = 16 * 1024;
 // Of one listener in one turn, so that a flood of them leaves time for everything else.
 constexpr int kAcceptedAtOnce = 16;
+
+// The event of it may still be to be read. Unread requests do not hide it.
+bool has_hung_up(int fd) {
+  pollfd look{fd, POLLRDHUP, 0};
+  return poll(&look, 1, 0) > 0;
+}
+
+bool is_over_tcp(int fd) {
+  int family = AF_UNSPEC;
+  socklen_t length = sizeof family;
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length) < 0 || family != AF_UNIX;
+}
+
+std::optional<HttpPeer> peer_of(int fd) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (is_over_tcp(fd) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
+    return std::nullopt;
+  }
+  return HttpPeer{peer.pid, peer.uid};
+}
+
+// None: all of TCP.
+using User = std::optional<uid_t>;
+User user_of(const std::optional<HttpPeer>& peer) {
+  return peer ? User(peer->uid) : std::nullopt;
+}
 
 struct Connection {
   enum class At { Headers, Body, Handler, Reply };
@@ -36,6 +68,7 @@ struct Connection {
   bool too_long = false;
   HttpCall call{};
   bool suspended = false;
+  bool postponed = false;  // until a turn in which it is its request's time
   std::optional<HttpReply> reply;
 };
 
@@ -43,11 +76,12 @@ struct Connection {
 // listeners, and turning away what is beyond it, is more than that library's own accepting does.
 class MicrohttpdServer final : public HttpServer {
  public:
-  MicrohttpdServer(Reactor& reactor, Log& log, Handler handler, Gone gone, const HttpBounds& bounds)
+  MicrohttpdServer(Reactor& reactor, Log& log, Handler handler, Ended ended,
+                   const HttpBounds& bounds)
       : reactor_(reactor),
         log_(log),
         handler_(std::move(handler)),
-        gone_(std::move(gone)),
+        ended_(std::move(ended)),
         bounds_(bounds) {}
   ~MicrohttpdServer() override;
   MicrohttpdServer(const MicrohttpdServer&) = delete;
@@ -55,7 +89,7 @@ class MicrohttpdServer final : public HttpServer {
 
   Result<void> open();
   Result<void> listen(UniqueFd listener) override;
-  bool reply(HttpCall call, const HttpReply& reply) override;
+  void reply(HttpCall call, const HttpReply& reply) override;
   std::optional<Time> end_of_turn() override;
 
  private:
@@ -66,15 +100,20 @@ class MicrohttpdServer final : public HttpServer {
   static MHD_Result on_request(void* self, MHD_Connection* handle, const char* path,
                                const char* method, const char* version, const char* data,
                                std::size_t* size, void** context);
+  static void on_completed(void* self, MHD_Connection* handle, void** context,
+                           MHD_RequestTerminationCode how);
 
   void accept_some(int listener);
+  bool has_room_for(User user) const;
   void* begin(MHD_Connection* handle);
   MHD_Result check_headers(Connection& connection);
   MHD_Result ask(Connection& connection, const char* method, const char* path);
   MHD_Result wait(Connection& connection);
+  MHD_Result postpone(Connection& connection);
+  void take_up_postponed();
   MHD_Result answer(Connection& connection, const HttpReply& reply);
   void wake(Connection& connection);
-  void hung_up(Connection& connection);
+  void end_call(Connection& connection, bool sent);
   void set_deadline(Connection& connection, std::optional<Time> deadline);
   void end_overdue();
   void run() { MHD_run(daemon_); }
@@ -82,15 +121,19 @@ class MicrohttpdServer final : public HttpServer {
   Reactor& reactor_;
   Log& log_;
   Handler handler_;
-  Gone gone_;
+  Ended ended_;
   HttpBounds bounds_;
   MHD_Daemon* daemon_ = nullptr;
   int epoll_ = -1;  // the daemon's
   std::vector<UniqueFd> listeners_;
   SpareDescriptor spare_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
+  std::map<User, std::size_t> of_user_;  // connections
+  uid_t own_ = geteuid();
   std::unordered_map<HttpCall, Connection*> calls_;  // without a reply
   std::set<std::pair<Time, Connection*>> deadlines_;
+  std::deque<Connection*> postponed_;
+  std::size_t calls_now_ = 0;  // of this turn
   HttpCall last_call_{};
   bool must_run_ = false;  // before the loop waits
 };
@@ -100,6 +143,7 @@ MicrohttpdServer::~MicrohttpdServer() {
   if (epoll_ >= 0) reactor_.unwatch(epoll_);
   if (daemon_ == nullptr) return;
   for (const auto& [call, connection] : calls_) wake(*connection);
+  for (const Connection* connection : postponed_) MHD_resume_connection(connection->handle);
   MHD_stop_daemon(daemon_);
 }
 
@@ -109,7 +153,7 @@ Result<void> MicrohttpdServer::open() {
       &on_request, this, MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(bounds_.connections),
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
       MHD_OPTION_NOTIFY_CONNECTION, &on_connection, this, MHD_OPTION_URI_LOG_CALLBACK,
-      &on_request_line, this, MHD_OPTION_END);
+      &on_request_line, this, MHD_OPTION_NOTIFY_COMPLETED, &on_completed, this, MHD_OPTION_END);
   const MHD_DaemonInfo* info =
       daemon_ == nullptr ? nullptr : MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD);
   if (info == nullptr) return Error{"libmicrohttpd does not start"};
@@ -136,7 +180,7 @@ void MicrohttpdServer::accept_some(int listener) {
       }
       return;
     }
-    if (connections_.size() >= bounds_.connections) {
+    if (!has_room_for(user_of(peer_of(socket.get())))) {
       log_.warn("too_many_http_connections", {{"connections", connections_.size()}});
       continue;
     }
@@ -145,12 +189,23 @@ void MicrohttpdServer::accept_some(int listener) {
   }
 }
 
+// One user cannot keep all others out.
+bool MicrohttpdServer::has_room_for(User user) const {
+  constexpr std::size_t kKeptFree = 16;  // one part in so many
+  if (user && (*user == 0 || *user == own_)) return connections_.size() < bounds_.connections;
+  const auto theirs = of_user_.find(user);
+  if (theirs != of_user_.end() && theirs->second >= bounds_.connections / 2) return false;
+  return connections_.size() < bounds_.connections - bounds_.connections / kKeptFree;
+}
+
 void MicrohttpdServer::on_connection(void* self, MHD_Connection* handle, void** context,
                                      MHD_ConnectionNotificationCode what) {
   auto& server = *static_cast<MicrohttpdServer*>(self);
   if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
     auto* const ended = static_cast<Connection*>(*context);
     server.set_deadline(*ended, std::nullopt);
+    const auto theirs = server.of_user_.find(user_of(ended->peer));
+    if (--theirs->second == 0) server.of_user_.erase(theirs);
     server.connections_.erase(ended);
     return;
   }
@@ -158,16 +213,9 @@ void MicrohttpdServer::on_connection(void* self, MHD_Connection* handle, void** 
   Connection& connection = *made;
   connection.handle = handle;
   connection.fd = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-  int family = AF_UNSPEC;
-  socklen_t length = sizeof family;
-  getsockopt(connection.fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
-  connection.over_tcp = family != AF_UNIX;
-  ucred peer{};
-  length = sizeof peer;
-  if (!connection.over_tcp &&
-      getsockopt(connection.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0) {
-    connection.peer = HttpPeer{peer.pid, peer.uid};
-  }
+  connection.over_tcp = is_over_tcp(connection.fd);
+  connection.peer = peer_of(connection.fd);
+  ++server.of_user_[user_of(connection.peer)];
   server.set_deadline(connection, server.reactor_.now() + server.bounds_.request);
   *context = &connection;
   server.connections_.emplace(&connection, std::move(made));
@@ -184,6 +232,7 @@ void* MicrohttpdServer::begin(MHD_Connection* handle) {
   connection->at = Connection::At::Headers;
   connection->body.clear();
   connection->too_long = false;
+  connection->call = {};
   set_deadline(*connection, reactor_.now() + bounds_.request);
   return connection;
 }
@@ -207,8 +256,9 @@ MHD_Result MicrohttpdServer::on_request(void* self, MHD_Connection*, const char*
       *size = 0;
       return MHD_YES;
     case Connection::At::Handler:
-      // Without a reply the peer is gone: MHD_NO closes the connection.
-      return connection.reply ? server.answer(connection, *connection.reply) : MHD_NO;
+      // The client may have gone since the reply was made. MHD_NO closes the connection.
+      if (!connection.reply || has_hung_up(connection.fd)) return MHD_NO;
+      return server.answer(connection, *connection.reply);
     case Connection::At::Reply:
       *size = 0;
       return MHD_YES;
@@ -234,11 +284,15 @@ MHD_Result MicrohttpdServer::check_headers(Connection& connection) {
 
 MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, const char* path) {
   if (connection.too_long) return answer(connection, body_too_long());
+  const bool its_turn = std::exchange(connection.postponed, false);
+  if (!its_turn && calls_now_ + postponed_.size() >= kCallsPerTurn) return postpone(connection);
+  ++calls_now_;
   HttpRequest request;
   request.method = method;
   request.path = path;
   request.body = std::move(connection.body);
   request.peer = connection.peer;
+  request.hung_up = has_hung_up(connection.fd);
   const auto add = [](void* to, MHD_ValueKind, const char* name, std::size_t name_size,
                       const char* value, std::size_t value_size) {
     static_cast<HttpRequest*>(to)->query.emplace(
@@ -264,17 +318,35 @@ MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, con
 // client that was killed looks the same until something is written to it. A lease for a dead client
 // would block the GPU until its deadline; a client that half-closes loses one request, and knows.
 MHD_Result MicrohttpdServer::wait(Connection& connection) {
-  const auto watched = reactor_.watch(connection.fd, EPOLLRDHUP,
-                                      [this, &connection](std::uint32_t) { hung_up(connection); });
+  const auto watched =
+      reactor_.watch(connection.fd, EPOLLRDHUP, [this, &connection](std::uint32_t) {
+        wake(connection);
+        end_call(connection, false);
+      });
   if (!watched) {
-    calls_.erase(connection.call);
-    gone_(connection.call);
+    end_call(connection, false);
     return answer(connection, http_error(503, watched.error().message));
   }
   connection.suspended = true;
   set_deadline(connection, std::nullopt);
   MHD_suspend_connection(connection.handle);
   return MHD_YES;
+}
+
+// It stays out of the library's sight for some turns. Its deadline bounds that, too.
+MHD_Result MicrohttpdServer::postpone(Connection& connection) {
+  connection.postponed = true;
+  postponed_.push_back(&connection);
+  MHD_suspend_connection(connection.handle);
+  return MHD_YES;
+}
+
+void MicrohttpdServer::take_up_postponed() {
+  for (std::size_t i = calls_now_; i < kCallsPerTurn && !postponed_.empty(); ++i) {
+    MHD_resume_connection(postponed_.front()->handle);
+    postponed_.pop_front();
+    must_run_ = true;
+  }
 }
 
 void MicrohttpdServer::wake(Connection& connection) {
@@ -285,32 +357,49 @@ void MicrohttpdServer::wake(Connection& connection) {
   must_run_ = true;
 }
 
-void MicrohttpdServer::hung_up(Connection& connection) {
-  const HttpCall call = connection.call;
+// Nothing for a request that the handler has not seen, and for one that has ended.
+void MicrohttpdServer::end_call(Connection& connection, bool sent) {
+  const HttpCall call = std::exchange(connection.call, HttpCall{});
+  if (call == HttpCall{}) return;
   calls_.erase(call);
-  wake(connection);
-  gone_(call);
+  ended_(call, sent);
 }
 
-// A client may have hung up in this turn, and the event of it is still to be read.
-bool MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
+void MicrohttpdServer::on_completed(void* self, MHD_Connection*, void** context,
+                                    MHD_RequestTerminationCode how) {
+  auto* const connection = static_cast<Connection*>(*context);
+  if (connection == nullptr || how == MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN) return;
+  static_cast<MicrohttpdServer*>(self)->end_call(*connection,
+                                                 how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+}
+
+void MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
   const auto at = calls_.find(call);
-  if (at == calls_.end()) return false;
+  if (at == calls_.end()) return;
   Connection& connection = *at->second;
-  pollfd hung_up{connection.fd, POLLRDHUP, 0};
-  if (poll(&hung_up, 1, 0) > 0) return false;
   calls_.erase(at);
   connection.reply = reply;
   wake(connection);
-  return true;
+}
+
+// A body that the library has as a whole leaves with the headers, and the library counts it as sent
+// only after its next look at the connection. A client that reads and closes at once would be gone.
+ssize_t read_body(void* body, std::uint64_t at, char* into, std::size_t most) {
+  return static_cast<ssize_t>(static_cast<std::string*>(body)->copy(into, most, at));
+}
+
+void free_body(void* body) {
+  delete static_cast<std::string*>(body);
 }
 
 MHD_Result MicrohttpdServer::answer(Connection& connection, const HttpReply& reply) {
+  auto body = std::make_unique<std::string>(reply.body);
   const std::unique_ptr<MHD_Response, void (*)(MHD_Response*)> response(
-      MHD_create_response_from_buffer(reply.body.size(), const_cast<char*>(reply.body.data()),
-                                      MHD_RESPMEM_MUST_COPY),
+      MHD_create_response_from_callback(body->size(), kReplyBlock, &read_body, body.get(),
+                                        &free_body),
       &MHD_destroy_response);
   if (!response) return MHD_NO;
+  static_cast<void>(body.release());  // the response's
   MHD_add_response_header(response.get(), "Content-Type", "application/json");
   MHD_add_response_header(response.get(), "Cache-Control", "no-store");
   MHD_add_response_header(response.get(), "X-Content-Type-Options", "nosniff");
@@ -342,10 +431,13 @@ void MicrohttpdServer::end_overdue() {
 
 std::optional<Time> MicrohttpdServer::end_of_turn() {
   end_overdue();
+  take_up_postponed();
   if (must_run_) {
     must_run_ = false;
     run();
   }
+  calls_now_ = 0;
+  must_run_ |= !postponed_.empty();
   // Deadlines are ours, so the library's timeout is none, or zero for work that it has left.
   MHD_UNSIGNED_LONG_LONG left = 0;
   must_run_ |= MHD_get_timeout(daemon_, &left) == MHD_YES && left == 0;
@@ -357,9 +449,9 @@ std::optional<Time> MicrohttpdServer::end_of_turn() {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(Reactor& reactor, Log& log, Handler handler,
-                                                      Gone gone, const HttpBounds& bounds) {
-  auto server =
-      std::make_unique<MicrohttpdServer>(reactor, log, std::move(handler), std::move(gone), bounds);
+                                                      Ended ended, const HttpBounds& bounds) {
+  auto server = std::make_unique<MicrohttpdServer>(reactor, log, std::move(handler),
+                                                   std::move(ended), bounds);
   const auto opened = server->open();
   if (!opened) return opened.error();
   return std::unique_ptr<HttpServer>(std::move(server));

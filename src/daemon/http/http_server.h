@@ -34,6 +34,9 @@ struct HttpRequest {
   std::map<std::string, std::string> query;  // decoded
   std::string body;
   std::optional<HttpPeer> peer;  // none over TCP
+  // The client has closed the connection, or its sending half: it may be there for this answer, and
+  // it is not for a later one.
+  bool hung_up = false;
 };
 
 struct HttpReply {
@@ -46,7 +49,9 @@ HttpReply http_error(int status, const std::string& line);
 
 // What one client can take from the others.
 struct HttpBounds {
-  std::size_t connections = 2048;  // over all listeners; the next one is closed at once
+  // Over all listeners; the next one is closed at once. One user has no more than a half, and all
+  // of TCP counts as one user. A 16th is for root and the scheduler's own user alone.
+  std::size_t connections = 2048;
   // From the connection, or the request's first line, to the request's end. A longer time keeps
   // half-sent requests longer in memory.
   Duration request = 10s;
@@ -61,22 +66,24 @@ class HttpServer {
  public:
   // No reply means: reply() comes later.
   using Handler = std::function<std::optional<HttpReply>(HttpCall, const HttpRequest&)>;
-  // The connection ended before the reply. Not called from within reply() or the handler, and not
-  // by the end of the server.
-  using Gone = std::function<void(HttpCall)>;
+  // The end of a call: the reply is with the kernel whole, or the connection ended before. What the
+  // kernel of a client that died has taken counts as sent. Once for each call, not from within
+  // reply() or the handler, and not by the end of the server.
+  using Ended = std::function<void(HttpCall, bool sent)>;
 
   static constexpr std::size_t kLongestBody = 64 * 1024;
+  // The others wait for the next turn, so that a flood of them leaves time for everything else.
+  static constexpr std::size_t kCallsPerTurn = 16;
 
   // An error in a build without libmicrohttpd.
   static Result<std::unique_ptr<HttpServer>> start(Reactor& reactor, Log& log, Handler handler,
-                                                   Gone gone, const HttpBounds& bounds = {});
+                                                   Ended ended, const HttpBounds& bounds = {});
   virtual ~HttpServer() = default;
 
   // Takes connections from this listening socket (Unix or TCP, non-blocking) from now on.
   virtual Result<void> listen(UniqueFd listener) = 0;
-  // The answer to a call that the handler left open. False: the connection has ended, so that
-  // nobody reads it. Gone tells of that call, later or before.
-  virtual bool reply(HttpCall call, const HttpReply& reply) = 0;
+  // The answer to a call that the handler left open. Nothing happens when the call has ended.
+  virtual void reply(HttpCall call, const HttpReply& reply) = 0;
   // Sends what reply() was given, and does what is due by time; the answer is when to look again.
   // Called once a turn. It may call the handler.
   virtual std::optional<Time> end_of_turn() = 0;

@@ -1,4 +1,5 @@
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -86,6 +87,43 @@ TEST_F(HttpServerTest, ASlowClientDelaysNoOther) {
   EXPECT_EQ(slow.read()->body, body);
 }
 
+TEST_F(HttpServerTest, AFloodOfRequestsIsSpreadOverTurns) {
+  const Served* in = nullptr;
+  std::map<long, std::size_t> calls;  // by turn
+  Served served({}, [&](HttpCall, const HttpRequest&) {
+    ++calls[in->turns()];
+    return HttpReply{200, "{}", {}};
+  });
+  in = &served;
+  std::vector<Client> clients;
+  for (int i = 0; i < 200; ++i) clients.push_back(i % 2 == 0 ? served.tcp() : served.local());
+  served.in_loop([&] {
+    for (Client& client : clients) client.get("/count");
+  });
+  for (Client& client : clients) EXPECT_EQ(client.status(), 200);
+  served.in_loop([&] {
+    // The end of one turn and the begin of the next one have the same number here.
+    for (const auto& [turn, count] : calls) EXPECT_LE(count, 2 * HttpServer::kCallsPerTurn);
+  });
+  EXPECT_EQ(served.gone_so_far(), 0u);
+}
+
+TEST_F(HttpServerTest, TheServerMayEndInAFlood) {
+  Served served;
+  Client waits = served.tcp();
+  waits.get("/wait");
+  const HttpCall call = served.waiting(1)[0];
+  std::vector<Client> clients;
+  for (int i = 0; i < 100; ++i) clients.push_back(served.local());
+  served.in_loop([&] {
+    for (Client& client : clients) client.get("/now");
+    served.server().end_of_turn();
+  });
+  served.end_server(call);
+  for (Client& client : clients) client.read();
+  EXPECT_TRUE(waits.ended());
+}
+
 // A client that does not read its reply.
 TEST_F(HttpServerTest, AClientThatDoesNotReadDelaysNoOther) {
   Served served({.idle = 200ms}, [](HttpCall, const HttpRequest&) {
@@ -167,9 +205,59 @@ TEST_F(HttpServerTest, ConnectionsBeyondTheMaximumAreRefused) {
   }
   clients[3].close();
   served.gone(1);
-  Client next = served.tcp();
+  Client next = served.local();
   next.get("/now");
   EXPECT_EQ(next.status(), 200);
+}
+
+// A client answers /now.
+bool is_taken(Client& client) {
+  client.get("/now");
+  const auto reply = client.read();
+  return reply && reply->status == 200;
+}
+
+TEST_F(HttpServerTest, TcpLeavesConnectionsForUsers) {
+  Served served({.connections = 8});
+  std::vector<Client> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(served.tcp());
+    EXPECT_TRUE(is_taken(clients.back()));
+  }
+  EXPECT_TRUE(served.tcp().ended());
+  Client local = served.local();
+  EXPECT_TRUE(is_taken(local));
+  clients.pop_back();
+  Client next;
+  const auto since = std::chrono::steady_clock::now();
+  do {
+    next = served.tcp();
+  } while (!is_taken(next) && std::chrono::steady_clock::now() - since < kLongEnough);
+  EXPECT_TRUE(is_taken(next)) << "once one has closed";
+}
+
+TEST_F(HttpServerTest, OneUserLeavesConnectionsForOthersAndAllForRoot) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be other users";
+  Served served({.connections = 32});
+  const auto client_of = [&](uid_t user) {
+    EXPECT_EQ(seteuid(user), 0);  // the kernel notes the effective user when a program connects
+    Client client = served.local();
+    EXPECT_EQ(seteuid(0), 0);
+    return client;
+  };
+  std::vector<Client> clients;
+  const auto most_of = [&](uid_t user) {
+    int taken = 0;
+    while (true) {
+      clients.push_back(client_of(user));
+      if (!is_taken(clients.back())) return taken;
+      ++taken;
+    }
+  };
+  EXPECT_EQ(most_of(1001), 16);
+  EXPECT_EQ(most_of(1002), 14);
+  EXPECT_TRUE(served.tcp().ended());
+  EXPECT_EQ(most_of(0), 2);
 }
 
 long resident_kib() {

@@ -4,7 +4,7 @@
 
 namespace nvshare::daemon {
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(Reactor&, Log&, Handler, Gone,
+Result<std::unique_ptr<HttpServer>> HttpServer::start(Reactor&, Log&, Handler, Ended,
                                                       const HttpBounds&) {
   return Error{"this build has no HTTP: libmicrohttpd was not there"};
 }

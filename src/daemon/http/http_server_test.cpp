@@ -151,24 +151,73 @@ TEST_F(HttpServerTest, AClientThatClosesIsGone) {
   EXPECT_EQ(served.gone_so_far(), 3u);
 }
 
-// Unread requests behind the one that waits do not hide the end.
 // The reply and the end of the connection meet in one turn of the loop.
-TEST_F(HttpServerTest, AReplyThatNobodyReadsIsNotTaken) {
+TEST_F(HttpServerTest, AReplyThatReachesNobodyIsToldAsGone) {
   Served served;
   std::size_t gone = 0;
-  for (Client& client : served.both()) {
-    client.get("/wait");
-    const HttpCall call = served.waiting(gone + 1).back();
-    served.in_loop([&] {
-      client.close();
-      EXPECT_FALSE(served.server().reply(call, {200, "{}", {}}));
-      EXPECT_EQ(served.gone_so_far(), gone) << "not from within reply()";
-    });
-    EXPECT_EQ(served.gone(++gone).back(), call);
-    served.in_loop([&] { EXPECT_FALSE(served.server().reply(call, {200, "{}", {}})); });
+  for (const bool closes_first : {true, false}) {
+    for (Client& client : served.both()) {
+      client.get("/wait");
+      const HttpCall call = served.waiting(gone + 1).back();
+      served.in_loop([&] {
+        if (closes_first) client.close();
+        served.server().reply(call, {200, "{}", {}});
+        EXPECT_EQ(served.gone_so_far(), gone) << "not from within reply()";
+        client.close();
+      });
+      EXPECT_EQ(served.gone(++gone).back(), call);
+      served.in_loop([&] { served.server().reply(call, {200, "{}", {}}); });
+    }
   }
+  EXPECT_EQ(served.gone_so_far(), gone) << "once each";
 }
 
+// A client that reads too little of its reply until its time is over.
+TEST_F(HttpServerTest, AReplyThatIsNotSentWholeIsToldAsGone) {
+  HttpCall large{};
+  Served served({.idle = 200ms}, [&](HttpCall call, const HttpRequest&) {
+    large = call;
+    return HttpReply{200, std::string(8 << 20, 'x'), {}};
+  });
+  Client deaf = served.tcp();
+  deaf.get("/large");
+  EXPECT_EQ(served.gone(1).back(), large);
+  Client reads = served.local();
+  reads.get("/large");
+  EXPECT_TRUE(reads.read());
+  EXPECT_EQ(served.sent(1).back(), large);
+}
+
+// The library lets no request through of a Unix socket that is closed.
+TEST_F(HttpServerTest, ARequestSaysThatItsClientHasHungUp) {
+  std::vector<bool> hung_up;
+  Served served({}, [&](HttpCall, const HttpRequest& request) {
+    hung_up.push_back(request.hung_up);
+    return HttpReply{200, "{}", {}};
+  });
+  Client closes = served.tcp();
+  served.in_loop([&] {
+    closes.get("/ask");
+    closes.close();
+  });
+  const auto since = std::chrono::steady_clock::now();
+  while (served.handled() == 0 && std::chrono::steady_clock::now() - since < kLongEnough) {
+    std::this_thread::yield();
+  }
+  for (Client& client : served.both()) {
+    served.in_loop([&] {
+      client.get("/ask");
+      client.half_close();
+    });
+    EXPECT_EQ(client.status(), 200);
+  }
+  Client stays = served.local();
+  stays.get("/ask");
+  EXPECT_EQ(stays.status(), 200);
+  served.in_loop([&] { EXPECT_EQ(hung_up, (std::vector<bool>{true, true, true, false})); });
+}
+
+// Unread requests behind the one that waits do not hide the end.
 TEST_F(HttpServerTest, AClientThatSendsOnAndClosesIsGone) {
   Served served;
   Client client = served.tcp();
@@ -218,7 +267,8 @@ TEST_F(HttpServerTest, AClientMayCloseInTheMiddleOfAnything) {
   Client next = served.tcp();
   next.get("/large");
   EXPECT_EQ(next.read()->body.size(), std::size_t{8 << 20});
-  EXPECT_EQ(served.gone_so_far(), 0u);
+  served.gone(4);  // the large replies
+  EXPECT_EQ(served.gone_so_far(), 4u);
 }
 
 TEST_F(HttpServerTest, TheEndOfTheServerEndsItsConnections) {

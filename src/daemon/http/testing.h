@@ -44,7 +44,7 @@ class Served {
     auto started = HttpServer::start(
         reactor_, log_,
         [this](HttpCall call, const HttpRequest& request) { return handle(call, request); },
-        [this](HttpCall call) { tell(gone_, call); }, bounds);
+        [this](HttpCall call, bool sent) { tell(sent ? sent_ : gone_, call); }, bounds);
     EXPECT_TRUE(started);
     server_ = std::move(*started);
     listen_on(listen_on_loopback("127.0.0.1:0"), tcp_, tcp_length_);
@@ -89,6 +89,7 @@ class Served {
   // The first `count` calls of /wait, in their order, once there are that many.
   std::vector<HttpCall> waiting(std::size_t count) { return first(waiting_, count); }
   std::vector<HttpCall> gone(std::size_t count) { return first(gone_, count); }
+  std::vector<HttpCall> sent(std::size_t count) { return first(sent_, count); }
   std::size_t gone_so_far() {
     const std::lock_guard lock(mutex_);
     return gone_.size();
@@ -184,6 +185,7 @@ class Served {
   std::deque<std::function<void()>> tasks_;
   std::vector<HttpCall> waiting_;
   std::vector<HttpCall> gone_;
+  std::vector<HttpCall> sent_;
   std::string logged_;
   std::thread loop_;
 };

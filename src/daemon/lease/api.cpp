@@ -53,6 +53,10 @@ HttpReply lease_reply(const core::Answer& answer, const Object& body) {
   return reply;
 }
 
+HttpReply taken_away(std::string_view line, std::string_view reason) {
+  return json_reply(410, {{"error", line}, {"reason", reason}});
+}
+
 Object counts_of(const core::LeaseCounts& counts) {
   return {{"acquired", counts.acquired},    {"timedOut", counts.timed_out},
           {"skipped", counts.skipped},      {"fellBack", counts.fell_back},
@@ -151,7 +155,7 @@ const LeaseRecord* LeaseApi::Json::lease(HttpReply& refused) const {
   } else if (const PastLease* past = api.leases_.find_past(words[0])) {
     refused = http_error(403, "this lease is another user's");
     if (allowed(past->uid)) {
-      refused = json_reply(410, {{"error", "this lease was taken away"}, {"reason", past->reason}});
+      refused = taken_away("this lease was taken away", past->reason);
     }
   } else {
     refused = http_error(404, "there is no such lease");
@@ -257,10 +261,12 @@ LeaseApi::Json::Answer LeaseApi::Json::ask(std::optional<Object> gpu) {
   if (!chosen) return http_error(404, chosen.error().message);
   ask.request.gpu = *chosen;
 
+  // A lease for a service that is gone would be nobody's until its deadline.
+  if (request.hung_up) return http_error(400, "the connection closed before the answer");
   const auto asked = api.leases_.ask(std::move(ask));
   if (!asked) return http_error(400, asked.error().message);
+  api.asked_.emplace(call, asked->lease.id);
   if (asked->answer) return lease_reply(*asked->answer, answer_of(asked->lease, *asked->answer));
-  api.waiting_.emplace(call, asked->lease.id);
   api.calls_.emplace(asked->lease.id, call);
   return std::nullopt;
 }
@@ -293,9 +299,29 @@ Object LeaseApi::Json::view_of(const core::LeaseView& view) const {
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::list() {
-  Object all = Object::array();
-  for (const core::LeaseView& view : arbiter().leases()) all.push_back(view_of(view));
-  return json_reply(200, {{"leases", all}});
+  constexpr std::int64_t kMost = 1000;
+  std::int64_t limit = 200;
+  if (const auto said = request.query.find("limit"); said != request.query.end()) {
+    const auto number = parse_integer(said->second, 1, kMost);
+    if (!number) return http_error(400, fmt::format("limit: it is not from 1 to {}", kMost));
+    limit = *number;
+  }
+  Lists& lists = api.lists_;
+  if (lists.at != now() || lists.changes != api.leases_.changes()) {
+    lists = {now(), api.leases_.changes(), {}};
+  }
+  const bool admin = is_admin();
+  const auto user = admin || !request.peer ? std::nullopt : std::optional(request.peer->uid);
+  const auto [printed, is_new] = lists.replies.try_emplace({admin, user, limit});
+  if (is_new) {
+    auto views = arbiter().leases();
+    const std::size_t total = views.size();
+    views.resize(std::min(total, static_cast<std::size_t>(limit)));
+    Object all = Object::array();
+    for (const core::LeaseView& view : views) all.push_back(view_of(view));
+    printed->second = json_reply(200, {{"leases", all}, {"total", total}});
+  }
+  return printed->second;
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::look() {
@@ -451,8 +477,14 @@ LeaseApi::LeaseApi(Leases& leases, World world) : leases_(leases), world_(std::m
     calls_.erase(at);
     const HttpRequest none;
     const HttpReply reply = lease_reply(answer, Json{*this, call, none}.answer_of(lease, answer));
-    // What nobody reads is given back by gone().
-    if (!reply_ || reply_(call, reply)) waiting_.erase(call);
+    if (reply_) reply_(call, reply);
+  });
+  leases_.on_withdrawn([this](const LeaseRecord& lease, std::string_view reason) {
+    const auto at = calls_.find(lease.id);
+    if (at == calls_.end()) return;  // by ended()
+    const HttpCall call = at->second;
+    calls_.erase(at);
+    if (reply_) reply_(call, taken_away("this request was withdrawn", reason));
   });
 }
 
@@ -472,11 +504,12 @@ std::optional<HttpReply> LeaseApi::handle(HttpCall call, const HttpRequest& requ
   return refused;
 }
 
-void LeaseApi::gone(HttpCall call) {
-  const auto at = waiting_.find(call);
-  if (at == waiting_.end()) return;
+void LeaseApi::ended(HttpCall call, bool sent) {
+  const auto at = asked_.find(call);
+  if (at == asked_.end()) return;
   const LeaseId lease = at->second;
-  waiting_.erase(at);
+  asked_.erase(at);
+  if (sent || leases_.find(lease) == nullptr) return;
   calls_.erase(lease);
   leases_.release(lease);
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "daemon/broker/broker.h"
@@ -20,8 +21,7 @@ class LeaseApi {
   // Takes a change of settings whole or not at all. Answers whether it outlasts a restart.
   using Change = std::function<Result<bool>(const SettingTexts&)>;
   using WallOf = std::function<std::int64_t(Time)>;  // in milliseconds since 1970
-  // False: the caller is gone, and gone() tells of it.
-  using Reply = std::function<bool(HttpCall, const HttpReply&)>;
+  using Reply = std::function<void(HttpCall, const HttpReply&)>;
   using UserOf = std::function<std::optional<std::uint32_t>(int pid)>;
 
   struct World {
@@ -40,19 +40,29 @@ class LeaseApi {
   void set_reply(Reply reply) { reply_ = std::move(reply); }
   // Nothing: the call waits.
   std::optional<HttpReply> handle(HttpCall call, const HttpRequest& request);
-  // The caller no longer waits.
-  void gone(HttpCall call);
+  // The answer is sent, or nobody is there for it: then the lease that it is about is given back.
+  void ended(HttpCall call, bool sent);
 
  private:
   struct Json;  // keeps the JSON library out of this header
   struct Route;
   static const std::vector<Route>& routes();
 
+  // The lists that were printed since leases have changed: by the user whose names of leases they
+  // show, or all users', and by length. Many callers ask in one turn.
+  struct Lists {
+    using Key = std::tuple<bool, std::optional<std::uint32_t>, std::int64_t>;
+    Time at{};
+    std::uint64_t changes = 0;
+    std::map<Key, HttpReply> replies;
+  };
+
   Leases& leases_;
   World world_;
+  Lists lists_;
   Reply reply_;
-  std::map<HttpCall, LeaseId> waiting_;
-  std::map<LeaseId, HttpCall> calls_;
+  std::map<HttpCall, LeaseId> asked_;  // whose answer is not sent
+  std::map<LeaseId, HttpCall> calls_;  // of requests that wait
 };
 
 }  // namespace nvshare::daemon

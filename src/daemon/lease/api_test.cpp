@@ -107,7 +107,7 @@ TEST(LeaseApi, ARequestOfAClosedConnectionIsWithdrawn) {
   w.leases.set_config(w.settings.arbiter);
   const std::string first = w.lease("NMT");
   EXPECT_EQ(w.ask("NMT").status, 0);
-  w.api.gone(w.last);
+  w.api.ended(w.last, false);
   EXPECT_EQ(w.get("/v1/status")["gpus"][0]["gpu_queue_len"], 0);
   w.call("DELETE", "/v1/leases/" + first);
   EXPECT_TRUE(w.replies.empty());
@@ -115,19 +115,101 @@ TEST(LeaseApi, ARequestOfAClosedConnectionIsWithdrawn) {
 }
 
 // The lease would be held by nobody until its deadline.
-TEST(LeaseApi, ALeaseForACallerThatHasHungUpIsGivenBack) {
+TEST(LeaseApi, ALeaseOfAnAnswerThatReachesNobodyIsGivenBack) {
   LeaseWorld w;
   w.settings.arbiter.slots = 1;
   w.leases.set_config(w.settings.arbiter);
-  const std::string first = w.lease("NMT");
+  w.lease("NMT");
+  const HttpCall at_once = w.last;
   EXPECT_EQ(w.ask("ASR").status, 0);
-  w.hung_up = w.last;
+  const HttpCall waits = w.last;
   EXPECT_EQ(w.ask("NMT").status, 0);
   const HttpCall next = w.last;
-  w.call("DELETE", "/v1/leases/" + first);
-  EXPECT_TRUE(w.replies.empty());
-  w.api.gone(w.hung_up);
+  w.api.ended(at_once, false);
+  EXPECT_EQ(w.replies[waits].status, 201);
+  EXPECT_FALSE(w.replies.contains(next));
+  w.api.ended(waits, false);
   EXPECT_EQ(w.replies[next].status, 201);
+  w.api.ended(next, true);
+  EXPECT_FALSE(w.leases.empty());
+}
+
+TEST(LeaseApi, ARequestThatSomebodyWithdrawsIsAnswered) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 1;
+  w.leases.set_config(w.settings.arbiter);
+  const std::string holder = w.lease("NMT");
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  const HttpCall waits = w.last;
+  const std::string name = w.get("/v1/leases")["leases"][1]["leaseId"];
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 204);
+  EXPECT_EQ(w.replies[waits].status, 410);
+  EXPECT_EQ(LeaseWorld::of(w.replies[waits])["reason"], "WITHDRAWN");
+  w.api.ended(waits, true);
+  w.call("DELETE", "/v1/leases/" + holder);
+  EXPECT_TRUE(w.leases.empty());
+}
+
+TEST(LeaseApi, AWaitingRequestIsAnsweredWhenItsOwnerEnds) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 1;
+  w.leases.set_config(w.settings.arbiter);
+  w.lease("NMT", R"(,"ownerPid":null)");
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  const HttpCall waits = w.last;
+  w.picture.gone(kOwner);
+  w.leases.look();
+  EXPECT_EQ(w.replies[waits].status, 410);
+  EXPECT_EQ(LeaseWorld::of(w.replies[waits])["reason"], "OWNER_GONE");
+}
+
+TEST(LeaseApi, AListIsBounded) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 3;
+  w.leases.set_config(w.settings.arbiter);
+  for (int i = 0; i < 300; ++i) w.ask("ASR");
+  const Json all = w.get("/v1/leases");
+  EXPECT_EQ(all["total"], 300);
+  EXPECT_EQ(all["leases"].size(), 200u);
+  EXPECT_EQ(all["leases"][2]["state"], "ACTIVE");
+  EXPECT_EQ(all["leases"][3]["state"], "WAITING");
+  const auto with_limit = [&](const std::string& limit) {
+    HttpRequest request = w.request("GET", "/v1/leases");
+    request.query["limit"] = limit;
+    return *w.api.handle(HttpCall{1000}, request);
+  };
+  EXPECT_EQ(LeaseWorld::of(with_limit("250"))["leases"].size(), 250u);
+  EXPECT_EQ(LeaseWorld::of(with_limit("1"))["leases"].size(), 1u);
+  EXPECT_EQ(LeaseWorld::of(with_limit("1"))["total"], 300);
+  for (const char* bad : {"0", "1001", "", "x", "-1"}) EXPECT_EQ(with_limit(bad).status, 400);
+}
+
+// What was printed in this turn is kept for others with the same rights.
+TEST(LeaseApi, AListIsAsOfNowAndForItsCaller) {
+  LeaseWorld w;
+  const std::string name = w.lease("ASR");
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], name);
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], nullptr);
+  w.peer.reset();
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], nullptr);
+  w.peer = HttpPeer{kOtherOwner, 0};
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], name);
+  const auto until = [&] { return w.get("/v1/leases")["leases"][0]["expiresAt"]; };
+  const Json before = until();
+  w.call("POST", "/v1/leases/" + name + "/renew", R"({"holdMaxMs":5000})");
+  EXPECT_NE(until(), before);
+  w.call("DELETE", "/v1/leases/" + name);
+  EXPECT_EQ(w.get("/v1/leases")["total"], 0);
+}
+
+TEST(LeaseApi, AServiceThatHasHungUpGetsNoLease) {
+  LeaseWorld w;
+  const std::string name = w.lease("NMT");
+  w.hung_up = true;
+  EXPECT_EQ(w.ask("NMT").status, 400);
+  EXPECT_EQ(w.get("/v1/leases")["leases"].size(), 1u);
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 204) << "needs no answer";
 }
 
 TEST(LeaseApi, BadRequestsGetOneLine) {

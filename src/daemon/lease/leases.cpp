@@ -58,6 +58,7 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
 }
 
 void Leases::add(LeaseRecord record) {
+  ++changes_;
   if (record.ask.owner != 0) by_owner_.emplace(record.ask.owner, record.id);
   by_name_.emplace(record.name, record.id);
   records_.emplace(record.id, std::move(record));
@@ -69,6 +70,7 @@ void Leases::spread(const core::Answers& answers) {
   const auto active = [](const core::Answer& answer) {
     return answer.outcome == core::Outcome::Acquired || answer.outcome == core::Outcome::Revoked;
   };
+  if (!answers.empty()) ++changes_;
   if (std::ranges::any_of(answers, active)) on_change_();
   for (const core::Answer& answer : answers) {
     const auto at = records_.find(answer.lease);
@@ -85,7 +87,12 @@ void Leases::spread(const core::Answers& answers) {
   }
 }
 
-void Leases::release(LeaseId lease) {
+void Leases::end(LeaseId lease, std::string_view reason) {
+  const auto view = arbiter_.lease(lease);
+  const LeaseRecord* const found = find(lease);
+  if (view && !view->active && found != nullptr && on_withdrawn_) {
+    on_withdrawn_(*found, reason);
+  }
   const auto answers = arbiter_.release(lease, now_());
   forget(lease);
   on_change_();
@@ -93,6 +100,7 @@ void Leases::release(LeaseId lease) {
 }
 
 Result<Time> Leases::renew(LeaseId lease, std::optional<Duration> hold) {
+  ++changes_;
   on_change_();
   return arbiter_.renew(lease, hold, now_());
 }
@@ -142,11 +150,12 @@ void Leases::owner_ended(int pid) {
     const LeaseRecord* record = find(lease);
     if (record == nullptr) continue;
     keep_past(*record, kOwnerGone);
-    release(lease);
+    end(lease, kOwnerGone);
   }
 }
 
 void Leases::forget(LeaseId lease) {
+  ++changes_;
   const auto at = records_.find(lease);
   if (at == records_.end()) return;
   by_name_.erase(at->second.name);

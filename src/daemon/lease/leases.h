@@ -47,6 +47,9 @@ class Leases {
   // An answer to a request that has waited.
   using OnAnswer = std::function<void(const LeaseRecord&, const core::Answer&)>;
 
+  // A request that waited is withdrawn: by DELETE, or because its owner has ended.
+  using OnWithdrawn = std::function<void(const LeaseRecord&, std::string_view reason)>;
+
   using Now = std::function<Time()>;
 
   // The reactor tells when owners end.
@@ -54,6 +57,7 @@ class Leases {
          Log& log);
 
   void on_answer(OnAnswer call) { on_answer_ = std::move(call); }
+  void on_withdrawn(OnWithdrawn call) { on_withdrawn_ = std::move(call); }
   void add_gpu(GpuId gpu) { arbiter_.add_gpu(gpu); }
   void set_config(const core::ArbiterConfig& config);
   void take_sample(GpuId gpu, const core::UsageSample& sample);
@@ -74,7 +78,7 @@ class Leases {
   Result<void> restore(const KeptLease& lease, GpuId gpu);
 
   // Gives the lease back, or withdraws the request.
-  void release(LeaseId lease);
+  void release(LeaseId lease) { end(lease, "WITHDRAWN"); }
   Result<Time> renew(LeaseId lease, std::optional<Duration> hold);
 
   // The process that owns the lease.
@@ -86,6 +90,8 @@ class Leases {
   const PastLease* find_past(const std::string& name) const;
   const core::Arbiter& arbiter() const { return arbiter_; }
   bool empty() const { return records_.empty(); }
+  // Another number means that leases or requests may have come, gone or changed.
+  std::uint64_t changes() const { return changes_; }
 
   // What is due now.
   void end_of_turn();
@@ -98,6 +104,7 @@ class Leases {
  private:
   void add(LeaseRecord record);
   void spread(const core::Answers& answers);
+  void end(LeaseId lease, std::string_view reason);
   void owner_ended(int pid);
   void forget(LeaseId lease);
   void keep_past(const LeaseRecord& record, std::string_view reason);
@@ -107,12 +114,14 @@ class Leases {
   core::Arbiter arbiter_;
   OwnerWatch owners_;
   OnAnswer on_answer_;
+  OnWithdrawn on_withdrawn_;
   std::function<void()> on_change_ = [] {};
   std::unordered_map<LeaseId, LeaseRecord> records_;
   std::unordered_map<std::string, LeaseId> by_name_;
   std::multimap<int, LeaseId> by_owner_;
   std::deque<PastLease> past_;
   std::uint64_t last_ = 0;
+  std::uint64_t changes_ = 0;
 };
 
 }  // namespace nvshare::daemon

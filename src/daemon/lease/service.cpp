@@ -46,14 +46,13 @@ void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   auto http = HttpServer::start(
       reactor_, log_,
       [this](HttpCall call, const HttpRequest& request) { return api_.handle(call, request); },
-      [this](HttpCall call) { api_.gone(call); });
+      [this](HttpCall call, bool sent) { api_.ended(call, sent); });
   if (!http) {
     log_.warn("no_http", {{"reason", http.error().message}, {"effect", "nobody gets leases"}});
     return;
   }
   http_ = std::move(*http);
-  api_.set_reply(
-      [this](HttpCall call, const HttpReply& reply) { return http_->reply(call, reply); });
+  api_.set_reply([this](HttpCall call, const HttpReply& reply) { http_->reply(call, reply); });
   const auto listen = [&](const std::string& where, Result<UniqueFd> socket) {
     const auto served = socket ? http_->listen(std::move(*socket)) : Result<void>(socket.error());
     if (served) return log_.info("http", {{"listens", where}});
