@@ -61,6 +61,7 @@ json of(const KeptLease& lease) {
            {"gpu", nvshare::to_text(lease.gpu)},
            {"pid", lease.pid},
            {"started", lease.started},
+           {"with_children", lease.with_children},
            {"trace", lease.trace},
            {"acquired", lease.acquired.time_since_epoch().count()},
            {"expires", lease.expires.time_since_epoch().count()}};
@@ -222,6 +223,7 @@ KeptLease read_lease(Reader& reader) {
   lease.uid = reader.optional_number<std::uint32_t>("uid", 0, UINT32_MAX);
   lease.pid = reader.number<int>("pid", 0, INT32_MAX);
   lease.started = reader.number<std::uint64_t>("started", 0, UINT64_MAX);
+  lease.with_children = reader.boolean("with_children");
   lease.trace = reader.text("trace");
   const auto hold = reader.optional_number<std::int64_t>("hold", 1, INT64_MAX);
   if (hold) lease.hold = Duration{*hold};

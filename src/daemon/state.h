@@ -39,6 +39,7 @@ struct KeptLease {
   std::optional<std::uint32_t> uid{};
   int pid = 0;  // of the process that owns it; 0: none
   std::uint64_t started = 0;
+  bool with_children = false;
   std::string trace{};
   std::optional<Duration> hold{};  // that it asked for; none: its class's
   Time acquired{};

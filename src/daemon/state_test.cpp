@@ -20,8 +20,9 @@ State sample() {
   run.backend = wire::Backend::Managed;
   run.flags = wire::kOversubscribeSelf;
   state.runs = {run, {"part", 1000, 4712, UINT64_MAX}};
-  state.leases = {{"5f0c", "ASR", Uuid{1, 2}, 1000, 4713, 99, "call 7", 9s, Time{3s}, Time{33s}},
-                  {"5f0d", "NMT", Uuid{1, 2}, {}, 0, 0, "", {}, Time{4s}, Time{34s}}};
+  state.leases = {
+      {"5f0c", "ASR", Uuid{1, 2}, 1000, 4713, 99, true, "call 7", 9s, Time{3s}, Time{33s}},
+      {"5f0d", "NMT", Uuid{1, 2}, {}, 0, 0, false, "", {}, Time{4s}, Time{34s}}};
   return state;
 }
 

@@ -189,7 +189,8 @@ TEST_F(ArbiterBesideLoad, TheHolderOfALeaseGoesBeforeABatchJob) {
   Job service = job("service", {}, {"--seconds", "60"}, 5ms);
   ASSERT_TRUE(service.process.wait_for("progress", 20s)) << service.process.output();
   expect_share_for(service, 2s, 50);
-  const std::string owner = fmt::format(R"(,"ownerPid":{})", service.process.pid());
+  const std::string owner =
+      fmt::format(R"(,"ownerPid":{},"withChildren":true)", service.process.pid());
   ASSERT_EQ(ask("ASR", owner), "ACQUIRED ");
   expect_share_for(service, 2s, 98);
   release(last_);

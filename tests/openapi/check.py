@@ -23,7 +23,7 @@ BODIES = 600  # of each kind, for each request with a body
 
 # Values of good bodies that the server knows. Waits and holds are short, so that leases come and go.
 KNOWN = {"taskType": ["ASR", "NMT", "TTS", "SEMANTIC_REPAIR"], "gpuKey": [0, "0"], "maxWaitMs": [0, 1, 3],
-         "holdMaxMs": [1, 2, 20], "ownerPid": [None, os.getpid()]}
+         "holdMaxMs": [1, 2, 20], "ownerPid": [None, os.getpid()], "withChildren": [True, False]}
 
 
 def requests(scheduler, description):

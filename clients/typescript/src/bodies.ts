@@ -34,6 +34,8 @@ export interface LeaseRequest {
   hint?: Hint;
   /** The process with which the lease ends; null: no process; without it, this process. */
   ownerPid?: number | null;
+  /** The lease lends its priority to the processes below the owner, too. */
+  withChildren?: boolean;
   /** A text of at most 256 bytes. It comes back in answers and lists. */
   trace?: string;
 }

@@ -92,9 +92,10 @@ TEST_F(LeaseRun, TheProgramHasTheLeaseAndItsExitCodeIsKept) {
   EXPECT_EQ(outcome.output, std::string(kId) + " 3\n");
   EXPECT_EQ(server.targets(), (Words{kAsk, kRelease}));
   const auto requests = server.requests();
-  EXPECT_EQ(requests[0].body,
-            R"({"taskType":"NMT","gpuKey":"1","maxWaitMs":300,"holdMaxMs":10000,)"
-            R"("busyPolicy":"SKIP","hint":{"estimatedAudioMs":12000,"estimatedGpuHoldMs":3000}})");
+  EXPECT_EQ(
+      requests[0].body,
+      R"({"taskType":"NMT","withChildren":true,"gpuKey":"1","maxWaitMs":300,"holdMaxMs":10000,)"
+      R"("busyPolicy":"SKIP","hint":{"estimatedAudioMs":12000,"estimatedGpuHoldMs":3000}})");
   for (const ApiRequest& one : requests) EXPECT_EQ(one.peer, pid) << "the owner of the lease";
 }
 

@@ -183,7 +183,8 @@ std::string read_reason(const std::string& json) {
 }
 
 std::string lease_request(const LeaseWish& wish) {
-  Json request{{"taskType", wish.task_class}};
+  // The program is below the owner.
+  Json request{{"taskType", wish.task_class}, {"withChildren", true}};
   if (!wish.gpu.empty()) request["gpuKey"] = wish.gpu;
   if (wish.max_wait) request["maxWaitMs"] = milliseconds_of(*wish.max_wait);
   if (wish.hold_max) request["holdMaxMs"] = milliseconds_of(*wish.hold_max);

@@ -114,16 +114,17 @@ TEST(LeaseAnswers, ARefusalNamesTheClassThatWasMeant) {
 TEST(LeaseAnswers, ARequestSaysOnlyWhatWasGiven) {
   LeaseWish wish;
   wish.task_class = "NMT";
-  EXPECT_EQ(lease_request(wish), R"({"taskType":"NMT"})");
+  EXPECT_EQ(lease_request(wish), R"({"taskType":"NMT","withChildren":true})");
   wish.gpu = "1";
   wish.max_wait = 300ms;
   wish.hold_max = 10s;
   wish.busy = "SKIP";
   wish.audio = 12s;
   wish.gpu_hold = 1500us;
-  EXPECT_EQ(lease_request(wish),
-            R"({"taskType":"NMT","gpuKey":"1","maxWaitMs":300,"holdMaxMs":10000,)"
-            R"("busyPolicy":"SKIP","hint":{"estimatedAudioMs":12000,"estimatedGpuHoldMs":2}})");
+  EXPECT_EQ(
+      lease_request(wish),
+      R"({"taskType":"NMT","withChildren":true,"gpuKey":"1","maxWaitMs":300,"holdMaxMs":10000,)"
+      R"("busyPolicy":"SKIP","hint":{"estimatedAudioMs":12000,"estimatedGpuHoldMs":2}})");
 }
 
 }  // namespace

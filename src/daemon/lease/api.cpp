@@ -190,6 +190,9 @@ Result<void> LeaseApi::Json::take_owner(const Object& body, LeaseAsk& into) cons
     into.uid = request.peer->uid;
     into.owner = request.peer->pid;
   }
+  const auto children = flag_in(body, "withChildren");
+  if (!children) return children.error();
+  into.with_children = *children;
   const auto owner = body.find("ownerPid");
   if (owner == body.end()) return {};
   if (owner->is_null()) {
@@ -235,7 +238,7 @@ LeaseApi::Json::Answer LeaseApi::Json::ask(std::optional<Object> gpu) {
   LeaseAsk ask;
   const auto fill = [&]() -> Result<void> {
     const auto known = only(body, {"taskType", "gpuKey", "maxWaitMs", "holdMaxMs", "busyPolicy",
-                                   "hint", "ownerPid", "trace"});
+                                   "hint", "ownerPid", "withChildren", "trace"});
     if (!known) return known;
     if (const auto good = take_time(body, "maxWaitMs", ask.request.max_wait); !good) return good;
     if (const auto good = take_time(body, "holdMaxMs", ask.request.hold_max, 1); !good) return good;

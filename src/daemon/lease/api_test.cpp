@@ -240,6 +240,7 @@ TEST(LeaseApi, BadRequestsGetOneLine) {
            {R"({"taskType":"ASR","ownerPid":50000002})", 400, "another user's"},
            {R"({"taskType":"ASR","ownerPid":7})", 400, "no process 7"},
            {R"({"taskType":"ASR","ownerPid":"7"})", 400, "ownerPid"},
+           {R"({"taskType":"ASR","withChildren":1})", 400, "withChildren"},
            {R"({"taskType":"ASR","trace":7})", 400, "trace"},
        }) {
     const HttpReply reply = w.call("POST", "/v1/leases", one.body);

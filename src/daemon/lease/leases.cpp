@@ -114,14 +114,15 @@ std::vector<KeptLease> Leases::kept(const UuidOf& uuid) const {
     if (record == nullptr) continue;
     const int owner = record->ask.owner;
     all.push_back({record->name, view.task_class, uuid(view.gpu), record->ask.uid, owner,
-                   owner == 0 ? 0 : owners_.started(owner), record->ask.trace,
-                   record->ask.request.hold_max, view.acquired, view.until});
+                   owner == 0 ? 0 : owners_.started(owner), record->ask.with_children,
+                   record->ask.trace, record->ask.request.hold_max, view.acquired, view.until});
   }
   return all;
 }
 
 Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
-  LeaseRecord record{LeaseId{++last_}, kept.name, {{}, kept.uid, kept.pid, kept.trace}};
+  LeaseRecord record{
+      LeaseId{++last_}, kept.name, {{}, kept.uid, kept.pid, kept.with_children, kept.trace}};
   core::LeaseRequest& request = record.ask.request;
   request.lease = record.id;
   request.gpu = gpu;
@@ -176,10 +177,11 @@ void Leases::keep_past(const LeaseRecord& record, std::string_view reason) {
   if (past_.size() > kMostPast) past_.pop_front();
 }
 
-std::optional<ProcessKey> Leases::owner_of(LeaseId lease) const {
+std::optional<Leases::Holder> Leases::holder_of(LeaseId lease) const {
   const LeaseRecord* record = find(lease);
   if (record == nullptr || record->ask.owner == 0) return std::nullopt;
-  return ProcessKey{record->ask.owner, owners_.started(record->ask.owner)};
+  const int owner = record->ask.owner;
+  return Holder{{owner, owners_.started(owner)}, record->ask.with_children};
 }
 
 const LeaseRecord* Leases::find(LeaseId lease) const {

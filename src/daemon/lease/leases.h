@@ -24,7 +24,8 @@ using core::LeaseId;
 struct LeaseAsk {
   core::LeaseRequest request;  // its lease's number is given here
   std::optional<std::uint32_t> uid{};
-  int owner = 0;  // the process with which the lease ends; 0: none
+  int owner = 0;               // the process with which the lease ends; 0: none
+  bool with_children = false;  // processes below the owner hold the lease, too
   std::string trace{};
 };
 
@@ -81,8 +82,12 @@ class Leases {
   void release(LeaseId lease) { end(lease, "WITHDRAWN"); }
   Result<Time> renew(LeaseId lease, std::optional<Duration> hold);
 
-  // The process that owns the lease.
-  std::optional<ProcessKey> owner_of(LeaseId lease) const;
+  // The process that holds the lease; nothing for a lease without an owner.
+  struct Holder {
+    ProcessKey process;
+    bool with_children = false;
+  };
+  std::optional<Holder> holder_of(LeaseId lease) const;
   // A lease or request is owned by a process.
   bool any_owned() const { return !by_owner_.empty(); }
   const LeaseRecord* find(const std::string& name) const;

@@ -39,22 +39,29 @@ int Lender::most_lent(TenantId tenant) const {
 }
 
 std::map<Lender::Place, int> Lender::wanted(const Leases& leases) const {
-  std::map<std::pair<ProcessKey, GpuId>, int> holders;
-  for (const core::LeaseView& lease : leases.arbiter().leases()) {
-    const auto owner = lease.active ? leases.owner_of(lease.lease) : std::nullopt;
-    if (!owner) continue;
-    const int priority = core::tenant_priority(lease.priority);
-    const auto [at, is_new] = holders.try_emplace({*owner, lease.gpu}, priority);
+  using Holder = std::pair<ProcessKey, GpuId>;
+  std::map<Holder, int> owners;   // what is lent to the process itself
+  std::map<Holder, int> parents;  // and to those below it
+  const auto raise = [](std::map<Holder, int>& to, const Holder& holder, int priority) {
+    const auto [at, is_new] = to.try_emplace(holder, priority);
     if (!is_new) at->second = std::max(at->second, priority);
+  };
+  for (const core::LeaseView& lease : leases.arbiter().leases()) {
+    const auto holder = lease.active ? leases.holder_of(lease.lease) : std::nullopt;
+    if (!holder) continue;
+    const int priority = core::tenant_priority(lease.priority);
+    raise(owners, {holder->process, lease.gpu}, priority);
+    if (holder->with_children) raise(parents, {holder->process, lease.gpu}, priority);
   }
   std::map<Place, int> wanted;
-  if (holders.empty()) return wanted;
+  if (owners.empty()) return wanted;
   for (const auto& [id, client] : broker_.clients()) {
     const auto keys = above_.find(id);
     if (keys == above_.end()) continue;
     for (const ProcessKey& key : keys->second) {
-      const auto holder = holders.find({key, client.gpu});
-      if (holder == holders.end()) continue;
+      const auto& from = key.pid == client.pid ? owners : parents;
+      const auto holder = from.find({key, client.gpu});
+      if (holder == from.end()) continue;
       const int priority = std::min(holder->second, most_lent(client.tenant));
       const auto [at, is_new] = wanted.try_emplace({client.tenant, client.gpu}, priority);
       if (!is_new) at->second = std::max(at->second, priority);

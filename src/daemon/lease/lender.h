@@ -11,9 +11,9 @@
 
 namespace nvshare::daemon {
 
-// Lends the priority of its class to the tenant of a lease's holder, while the lease is held: to
-// the programs of the process that owns the lease, and of the processes below it, on the lease's
-// GPU.
+// Lends the priority of its class to the tenant of a lease's holder, while the lease is held: where
+// the process that owns the lease uses the lease's GPU. Of a lease `with_children` also where a
+// process below the owner does.
 class Lender {
  public:
   // Of a private scheduler all tenants are one user's.

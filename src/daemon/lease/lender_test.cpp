@@ -57,11 +57,20 @@ TEST(Lender, AnOverdueLeaseLendsNothing) {
   EXPECT_EQ(w.priority(service), 0);
 }
 
+// A shell that owns a lease may have started batch work as well.
+TEST(Lender, AProcessBelowTheOwnerHasNothingByItself) {
+  LentWorld w;
+  const TenantId batch = w.broker.tenant("batch");
+  w.client(batch, kChild);
+  w.lease("ASR");
+  EXPECT_EQ(w.priority(batch), 0);
+}
+
 // `nvshare lease run` owns the lease, and its program uses the GPU.
-TEST(Lender, AProcessBelowTheOwnerHasItToo) {
+TEST(Lender, AProcessBelowTheOwnerHasItWhereTheLeaseIsForThem) {
   LentWorld w;
   const TenantId service = w.broker.tenant("service");
-  w.lease("ASR");
+  w.lease("ASR", R"(,"withChildren":true)");
   w.client(service, kChild);
   EXPECT_EQ(w.priority(service), 8) << "it came after the lease";
 }
@@ -84,11 +93,11 @@ TEST(Lender, AnotherProcessWithTheNumberOfAParentIsNotTheOwner) {
   LentWorld w;
   const TenantId batch = w.broker.tenant("batch");
   w.client(batch, kChild);
-  const std::string first = w.lease("ASR");
+  const std::string first = w.lease("ASR", R"(,"withChildren":true)");
   EXPECT_EQ(w.priority(batch), 8);
   w.call("DELETE", "/v1/leases/" + first);
   w.picture.process(kOwner, 1, "/", Picture::kStarted + 1);
-  w.lease("ASR");
+  w.lease("ASR", R"(,"withChildren":true)");
   EXPECT_EQ(w.priority(batch), 0);
 }
 
