@@ -70,7 +70,7 @@ constexpr std::array kOwnKeys{
     OwnKey{"state_file", &Settings::state_file, 0, 0, false,
            "where changes of people are kept; without a folder: in the run directory"},
     OwnKey{"control_group", &Settings::control_group, 0, 0, false,
-           "the group that may use the control socket, beside root"},
+           "the group that may use the control socket and all leases, beside root"},
     OwnKey{"http_listen", &Settings::http_listen, 0, 0, false,
            "where services ask for leases over TCP, beside the Unix socket; off: nowhere"},
     OwnKey{"usage_sample_interval", &Settings::usage_sample_interval, 50, 2000, true,

@@ -15,7 +15,7 @@ namespace {
 constexpr int kLookEvery = 1000;  // milliseconds
 
 const Option kJson{"json", 'j', "", "for programs: what the scheduler answers"};
-const HttpRequest kLeases{"GET", "/v1/leases", ""};
+const HttpRequest kLeases{"GET", "/v1/leases?limit=1000", ""};  // the most that there is
 const HttpRequest kClasses{"GET", "/v1/classes", ""};
 const HttpRequest kStatus{"GET", "/v1/status", ""};
 

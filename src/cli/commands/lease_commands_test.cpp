@@ -66,7 +66,7 @@ TEST(LeaseCommands, MistakesAreOneLine) {
 
 TEST(LeaseCommands, ListAndClassesAndStatusAreTablesOrJson) {
   ApiServer server([](const ApiRequest& request) {
-    if (request.target == "GET /v1/leases") return http(200, R"({"leases":[]})");
+    if (request.target == "GET /v1/leases?limit=1000") return http(200, R"({"leases":[]})");
     if (request.target == "GET /v1/classes") {
       return http(200, R"({"classes":[{"taskType":"NMT","maxWaitMs":3000}]})");
     }
@@ -78,8 +78,8 @@ TEST(LeaseCommands, ListAndClassesAndStatusAreTablesOrJson) {
   EXPECT_EQ(run({"status"}).out, "no GPU is known yet\n");
   EXPECT_EQ(run({"status", "--json"}).code, kGood);
   EXPECT_EQ(server.targets(),
-            (std::vector<std::string>{"GET /v1/leases", "GET /v1/leases", "GET /v1/classes",
-                                      "GET /v1/status", "GET /v1/status"}));
+            (std::vector<std::string>{"GET /v1/leases?limit=1000", "GET /v1/leases?limit=1000",
+                                      "GET /v1/classes", "GET /v1/status", "GET /v1/status"}));
 }
 
 TEST(LeaseCommands, AnAnswerOfAnotherKindIsAnError) {

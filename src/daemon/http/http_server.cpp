@@ -39,13 +39,22 @@ bool is_over_tcp(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length) < 0 || family != AF_UNIX;
 }
 
+std::vector<gid_t> groups_of(int fd, gid_t first) {
+  socklen_t bytes = 0;
+  getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes);  // how many they are
+  std::vector<gid_t> groups(bytes / sizeof(gid_t));
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) < 0) groups.clear();
+  groups.push_back(first);
+  return groups;
+}
+
 std::optional<HttpPeer> peer_of(int fd) {
   ucred peer{};
   socklen_t length = sizeof peer;
   if (is_over_tcp(fd) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
     return std::nullopt;
   }
-  return HttpPeer{peer.pid, peer.uid};
+  return HttpPeer{peer.pid, peer.uid, groups_of(fd, peer.gid)};
 }
 
 // None: all of TCP.

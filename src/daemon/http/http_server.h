@@ -26,6 +26,7 @@ using HttpCall = StrongId<struct HttpCallTag>;
 struct HttpPeer {
   pid_t pid = 0;
   uid_t uid = 0;
+  std::vector<gid_t> groups{};  // all of them, as they were when it connected
 };
 
 struct HttpRequest {

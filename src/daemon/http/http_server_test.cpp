@@ -1,8 +1,10 @@
 #include "daemon/http/http_server.h"
 
+#include <grp.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "daemon/http/testing.h"
 
@@ -125,6 +127,36 @@ TEST_F(HttpServerTest, HandsOverTheWholeRequest) {
   EXPECT_TRUE(other["pid"].is_null());
   tcp.send("HEAD /pot HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(tcp.read(false)->status, 202);
+}
+
+TEST_F(HttpServerTest, TheGroupsOfAClientAreTheKernelsWord) {
+  std::vector<gid_t> groups;
+  Served served({}, [&](HttpCall, const HttpRequest& request) {
+    groups = request.peer->groups;
+    return HttpReply{200, "{}", {}};
+  });
+  const auto seen = [&] {
+    Client client = served.local();
+    client.get("/groups");
+    EXPECT_EQ(client.status(), 200);
+    std::vector<gid_t> now;
+    served.in_loop([&] { now = groups; });
+    return std::set<gid_t>(now.begin(), now.end());
+  };
+  std::vector<gid_t> own(static_cast<std::size_t>(getgroups(0, nullptr)));
+  ASSERT_GE(getgroups(static_cast<int>(own.size()), own.data()), 0);
+  std::set<gid_t> all(own.begin(), own.end());
+  all.insert(getegid());
+  EXPECT_EQ(seen(), all);
+  if (geteuid() != 0) return;
+  std::vector<gid_t> many;
+  for (gid_t group = 5000; group < 5100; ++group) many.push_back(group);
+  ASSERT_EQ(setgroups(many.size(), many.data()), 0);
+  const auto with_many = seen();
+  ASSERT_EQ(setgroups(own.size(), own.data()), 0);
+  std::set<gid_t> wanted(many.begin(), many.end());
+  wanted.insert(getegid());
+  EXPECT_EQ(with_many, wanted);
 }
 
 TEST_F(HttpServerTest, AClientThatClosesIsGone) {

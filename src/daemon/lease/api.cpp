@@ -139,7 +139,11 @@ Result<GpuId> LeaseApi::Json::gpu_named(const Object& key) const {
 }
 
 bool LeaseApi::Json::is_admin() const {
-  return request.peer && (request.peer->uid == 0 || request.peer->uid == api.world_.own_uid);
+  if (!request.peer) return false;
+  const auto& [pid, uid, groups] = *request.peer;
+  if (uid == 0 || uid == api.world_.own_uid) return true;
+  const auto group = api.world_.admin_group;
+  return group && std::ranges::find(groups, *group) != groups.end();
 }
 
 // A lease that came over TCP is nobody's: its name alone is the right to it.

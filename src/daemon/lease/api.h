@@ -32,6 +32,7 @@ class LeaseApi {
     UserOf user_of;
     WallOf wall_of;
     std::uint32_t own_uid = 0;  // of the scheduler: an administrator beside root
+    std::optional<std::uint32_t> admin_group{};
   };
 
   LeaseApi(Leases& leases, World world);

@@ -312,6 +312,18 @@ TEST(LeaseApi, ALeaseIsItsUsersAlone) {
   EXPECT_EQ(w.call("DELETE", path).status, 404);
 }
 
+TEST(LeaseApi, TheAdministratorsGroupMayDoWhatRootMay) {
+  LeaseWorld w;
+  const std::string name = w.lease("ASR");
+  w.peer = HttpPeer{kOtherOwner, 1001, {100, 71}};
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 403);
+  EXPECT_EQ(w.call("PATCH", "/v1/config", "{}").status, 403);
+  w.peer->groups.push_back(70);
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], name);
+  EXPECT_EQ(w.call("PATCH", "/v1/config", "{}").status, 200);
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 204);
+}
+
 TEST(LeaseApi, OverTcpTheNameOfTheLeaseIsTheRightToIt) {
   LeaseWorld w;
   w.peer.reset();

@@ -27,6 +27,12 @@ class WallOf {
   Duration beside_{};
 };
 
+// A private scheduler is its user's alone.
+std::optional<gid_t> admin_group(const Settings& settings) {
+  if (settings.is_private) return std::nullopt;
+  return group_named(settings.control_group);
+}
+
 }  // namespace
 
 LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& settings,
@@ -38,9 +44,9 @@ LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& set
       leases_(
           settings.arbiter, [&reactor] { return reactor.now(); }, reactor, processes, log),
       lender_(broker, processes, settings.is_private),
-      api_(leases_,
-           {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
-            [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid()}) {}
+      api_(leases_, {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
+                     [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid(),
+                     admin_group(settings)}) {}
 
 void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   auto http = HttpServer::start(

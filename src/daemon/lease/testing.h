@@ -39,7 +39,7 @@ struct LeaseWorld {
                        const auto at = users.find(pid);
                        return at == users.end() ? std::nullopt : std::optional(at->second);
                      },
-                     [this](Time at) { return wall + (at - start).count() / 1'000'000; }, 7}) {
+                     [this](Time at) { return wall + (at - start).count() / 1'000'000; }, 7, 70}) {
     picture.process(kOwner, 1, "/");
     picture.process(kOtherOwner, 1, "/");
     for (const auto& [id, gpu] : broker.broker.gpus()) leases.add_gpu(id);

@@ -128,12 +128,16 @@ Result<UniqueFd> listen_for_streams(const std::string& path, unsigned mode) {
   return fd;
 }
 
+std::optional<gid_t> group_named(const std::string& name) {
+  const ::group* found = name.empty() ? nullptr : getgrnam(name.c_str());
+  return found == nullptr ? std::nullopt : std::optional(found->gr_gid);
+}
+
 Result<UniqueFd> listen_for_control(const std::string& path, const std::string& group) {
   auto fd = listen_for_streams(path, 0600);
-  const ::group* found = group.empty() ? nullptr : getgrnam(group.c_str());
-  if (!fd || found == nullptr) return fd;
-  if (chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) == 0 &&
-      chmod(path.c_str(), 0660) < 0) {
+  const auto found = group_named(group);
+  if (!fd || !found) return fd;
+  if (chown(path.c_str(), static_cast<uid_t>(-1), *found) == 0 && chmod(path.c_str(), 0660) < 0) {
     return Error{fmt::format("{}: {}", path, std::strerror(errno))};
   }
   return fd;

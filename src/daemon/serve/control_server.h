@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -54,6 +55,8 @@ class ControlServer {
   std::map<int, Connection> connections_;
 };
 
+// None when there is no such group.
+std::optional<gid_t> group_named(const std::string& name);
 // A listening stream socket at `path`, which is replaced: nobody else listens there (the run
 // directory is locked).
 Result<UniqueFd> listen_for_streams(const std::string& path, unsigned mode);
