@@ -127,6 +127,8 @@ class Arbiter {
   std::optional<ArbiterGpuView> gpu(GpuId gpu, Time now) const;
   Admission state(GpuId gpu, const TaskClass& task_class, Time now) const;
   std::optional<LeaseView> lease(LeaseId lease) const;
+  // The active ones, however many wait.
+  std::vector<LeaseView> active() const;
   // Active ones first, then the waiting ones in the order in which they are served.
   std::vector<LeaseView> leases() const;
   const std::map<std::string, LeaseCounts>& counts() const { return counts_; }

@@ -160,6 +160,14 @@ std::optional<LeaseView> Arbiter::lease(LeaseId lease) const {
   return view(lease, found->second);
 }
 
+std::vector<LeaseView> Arbiter::active() const {
+  std::vector<LeaseView> all;
+  for (const auto& [id, gpu] : gpus_) {
+    for (const LeaseId lease : gpu.active) all.push_back(view(lease, records_.at(lease)));
+  }
+  return all;
+}
+
 std::vector<LeaseView> Arbiter::leases() const {
   std::vector<std::pair<std::tuple<bool, int, std::uint64_t>, LeaseView>> sorted;
   for (const auto& [lease, record] : records_) {

@@ -109,8 +109,8 @@ Result<Time> Leases::renew(LeaseId lease, std::optional<Duration> hold) {
 
 std::vector<KeptLease> Leases::kept(const UuidOf& uuid) const {
   std::vector<KeptLease> all;
-  for (const core::LeaseView& view : arbiter_.leases()) {
-    const LeaseRecord* record = view.active ? find(view.lease) : nullptr;
+  for (const core::LeaseView& view : arbiter_.active()) {
+    const LeaseRecord* record = find(view.lease);
     if (record == nullptr) continue;
     const int owner = record->ask.owner;
     all.push_back({record->name, view.task_class, uuid(view.gpu), record->ask.uid, owner,

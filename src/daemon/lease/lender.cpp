@@ -46,8 +46,8 @@ std::map<Lender::Place, int> Lender::wanted(const Leases& leases) const {
     const auto [at, is_new] = to.try_emplace(holder, priority);
     if (!is_new) at->second = std::max(at->second, priority);
   };
-  for (const core::LeaseView& lease : leases.arbiter().leases()) {
-    const auto holder = lease.active ? leases.holder_of(lease.lease) : std::nullopt;
+  for (const core::LeaseView& lease : leases.arbiter().active()) {
+    const auto holder = leases.holder_of(lease.lease);
     if (!holder) continue;
     const int priority = core::tenant_priority(lease.priority);
     raise(owners, {holder->process, lease.gpu}, priority);
