@@ -177,9 +177,9 @@ struct alignas(64) Share {
 
   // Written by the policy's engine, WindowEngine or MeteredEngine.
   Fixed billed = 0;  // since the share exists, with all parts
-  MeterAccount meter;
   WindowAccount window;
   std::optional<Time> first_throttle;
+  MeterAccount meter;
 
   // Written by ComputeEngine.
   ReadyOrder ready;
