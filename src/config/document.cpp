@@ -24,7 +24,6 @@ namespace nvshare::config {
 std::optional<std::string> as_text(const Value& value) {
   switch (value.kind) {
     case Kind::Text:
-    case Kind::Number:
       return value.text;
     case Kind::Integer:
       return std::to_string(value.integer);

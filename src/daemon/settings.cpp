@@ -397,7 +397,8 @@ void load_file(std::string_view text, const std::string& name, const NameLookup&
   for (const Setting& setting : all_settings()) {
     const config::Value* value = table.find(setting.name);
     if (value == nullptr) continue;
-    const auto given = config::as_text(*value);
+    const auto given =
+        value->kind == config::Kind::Number ? std::optional(value->text) : config::as_text(*value);
     if (!given) {
       table.problem(setting.name,
                     fmt::format("is {}, not {}", config::name_of(value->kind), setting.range));
