@@ -39,8 +39,9 @@ Process::Process(const std::vector<std::string>& words, const std::vector<std::s
   if (pid_ != 0) return;
   ::dup2(writing.get(), 1);
   ::dup2(writing.get(), 2);
-  // Shells let what runs in the background ignore it.
+  // Shells let what runs in the background ignore the one, and nohup the other.
   std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGHUP, SIG_DFL);
   for (const std::string& one : variables) ::putenv(const_cast<char*>(one.c_str()));
   ::execvp(arguments[0], arguments.data());
   ::_exit(99);
