@@ -15,8 +15,10 @@ void try_to_read(std::string_view text) {
   for (const KeptRun& run : read->runs) {
     if (run.pid < 1 || run.limits.core_percent < 1 || run.limits.core_percent > 100) std::abort();
   }
-  const auto again = parse_state(to_text(*read));
-  if (!again || !(*again == *read)) std::abort();
+  State whole = *read;
+  whole.left_out = 0;  // what made no sense is not written
+  const auto again = parse_state(to_text(whole));
+  if (!again || !(*again == whole)) std::abort();
 }
 
 }  // namespace
