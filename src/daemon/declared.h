@@ -91,7 +91,7 @@ class Declared {
   // Whether somebody has limited the tenant with `nvshare limit`.
   bool limited_live(const TenantName& name) const;
 
-  // The tenant is there now. True: the time of that is worth writing down again.
+  // The tenant is there now. Answers whether to write its time: at most once in kSeenEvery.
   bool saw(const TenantName& name, WallTime now);
   // Forgets all that was told of the tenant; not the tables.
   void forget(const TenantName& name);

@@ -23,8 +23,8 @@ struct LeasedEnd {
 };
 
 // Runs the program, renews the lease meanwhile, and gives it back at the end. Passes signals on. A
-// program whose lease is taken away gets SIGTERM, and its end is waited for. Signals stay blocked:
-// the caller is about to end.
+// program whose lease is taken away gets SIGTERM. The call returns after the program's end. Signals
+// stay blocked, because the caller is about to end.
 LeasedEnd run_leased(const LeasedProgram& program, HeldLease& lease);
 
 }  // namespace nvshare::cli

@@ -21,7 +21,7 @@ struct HttpRequest {
 // scheduler the process that begins the exchange is the owner of what the request asks for.
 class HttpExchange {
  public:
-  // Connects. Waits no longer than `patience` for a scheduler whose queue of connections is full.
+  // Connects. The scheduler's queue of connections may be full: the wait ends after `patience`.
   static Result<HttpExchange> begin(const RunDirectory& directory, const HttpRequest& request,
                                     Duration patience);
 

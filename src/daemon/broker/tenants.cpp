@@ -137,9 +137,9 @@ bool Tenants::in_use(const TenantRecord& tenant, Time now) const {
          now - tenant.empty_since < std::max(kTenantLingers, pays_off);
 }
 
-// Of the tenants that nobody uses now, the one that has been so longest goes, whatever it owes; but
-// none that somebody has limited or paused, for whoever makes many tenants would undo that. The
-// parent of the tenant that the room is for stays, because it is about to have a part.
+// The tenant without users for the longest time goes, whatever it owes. Limited and paused tenants
+// stay, because a user with many tenants would undo those changes. The parent of the new tenant
+// stays, because the parent is about to have a part.
 bool Tenants::make_room(std::optional<TenantId> parent, Time now) {
   const TenantRecord* oldest = nullptr;
   for (const auto& [id, tenant] : tenants_) {

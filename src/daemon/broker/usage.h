@@ -8,7 +8,7 @@
 
 namespace nvshare::daemon {
 
-// How busy one GPU is, and by whose fault: what its tenants were billed since the last reading, by
+// How busy one GPU is, and with which work: what its tenants were billed since the last reading, by
 // their priorities.
 class UsageMeter {
  public:

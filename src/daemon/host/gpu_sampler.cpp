@@ -1,7 +1,6 @@
 #include "daemon/host/gpu_sampler.h"
 
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <chrono>

@@ -32,9 +32,9 @@ Bytes resident_on(const Broker& broker, GpuId gpu) {
   return sum;
 }
 
-Duration billed_on(const Broker& broker, GpuId gpu) {
+Duration billed_on(const core::Snapshot& snapshot, GpuId gpu) {
   Duration billed{};
-  for (const core::ShareView& share : broker.core().snapshot().shares) {
+  for (const core::ShareView& share : snapshot.shares) {
     if (share.gpu == gpu && !share.is_part) billed += share.billed;
   }
   return billed;
@@ -94,18 +94,18 @@ std::vector<Foreign> GpuMonitor::foreign() const {
   return all;
 }
 
-void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients,
-                             Time now) {
+void GpuMonitor::check_meter(GpuId id, const GpuSample& sample, const core::Snapshot& bills,
+                             const std::set<int>& clients, Time now) {
   int seen = 0;
   for (const auto& [pid, percent] : sample.busy) seen += clients.contains(pid) ? percent : 0;
   std::optional<MeterCheck>& meter = watched_.at(id).meter;
   // Without a process that is busy NVML may not know any at all.
   if (sample.busy.empty() && !meter) return;
   if (!meter) meter.emplace();
-  meter->add(billed_on(broker_, id), std::min(seen, 100), now);
+  meter->add(billed_on(bills, id), std::min(seen, 100), now);
 }
 
-void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
+void GpuMonitor::update(GpuId id, const GpuSample& sample, const core::Snapshot& bills, Time now) {
   Watched& watched = watched_.at(id);
   std::set<int> registered;
   for (const ClientId client : broker_.gpus().at(id).clients) {
@@ -119,22 +119,22 @@ void GpuMonitor::update(GpuId id, const GpuSample& sample, Time now) {
   }
   broker_.gpu_measured(id, sample.utilisation, sample.used, overhead, now);
   broker_.overlap_seen(id, sample.mps, now);
-  check_meter(id, sample, registered, now);
+  check_meter(id, sample, bills, registered, now);
   watched.foreign.clear();
   for (const GpuProcess& process : sample.processes) {
     if (registered.contains(process.pid) || watched.foreign.size() >= kMostForeign) continue;
     watched.foreign.push_back({process.pid, id, process.memory});
   }
-  const auto usage =
-      watched.usage.read(broker_.core().snapshot(), id, sample.utilisation, sample.at, now);
+  const auto usage = watched.usage.read(bills, id, sample.utilisation, sample.at, now);
   if (usage) on_usage_(id, *usage);
 }
 
 void GpuMonitor::update(const std::vector<GpuSampler::Taken>& samples, Time now) {
   broker_.settle(now);
   broker_.read_meters(now);
+  const core::Snapshot bills = broker_.core().snapshot();  // once, because it has every tenant
   for (const GpuSampler::Taken& one : samples) {
-    if (one.gpu < ids_.size()) update(ids_[one.gpu], one.sample, now);
+    if (one.gpu < ids_.size()) update(ids_[one.gpu], one.sample, bills, now);
   }
 }
 

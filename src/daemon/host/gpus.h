@@ -44,7 +44,7 @@ class OverheadEstimate {
 Bytes resident_on(const Broker& broker, GpuId gpu);
 
 // What all clients of the GPU were billed together. The bill of a part is in its parent's already.
-Duration billed_on(const Broker& broker, GpuId gpu);
+Duration billed_on(const core::Snapshot& snapshot, GpuId gpu);
 
 // While memory moves, what was used a moment ago and what is there now do not belong together: a
 // reading that was taken then would be wrong by all that has moved.
@@ -107,8 +107,9 @@ class GpuMonitor {
     std::vector<Foreign> foreign;
   };
 
-  void update(GpuId id, const GpuSample& sample, Time now);
-  void check_meter(GpuId id, const GpuSample& sample, const std::set<int>& clients, Time now);
+  void update(GpuId id, const GpuSample& sample, const core::Snapshot& bills, Time now);
+  void check_meter(GpuId id, const GpuSample& sample, const core::Snapshot& bills,
+                   const std::set<int>& clients, Time now);
 
   Broker& broker_;
   OnUsage on_usage_;

@@ -145,7 +145,7 @@ TEST(MeterCheck, CountsABillOnceForAllLevels) {
   work(t.join(t.tenant("beside")), 30ms);
   EXPECT_EQ(t.billed(user), 30ms) << "its own and that of its parts";
   EXPECT_EQ(t.billed(outer), 20ms);
-  EXPECT_EQ(billed_on(t.broker, GpuId{0}), 60ms);
+  EXPECT_EQ(billed_on(t.broker.core().snapshot(), GpuId{0}), 60ms);
 }
 
 TEST(Overhead, AClaimDoesNotHideWhatOthersHave) {

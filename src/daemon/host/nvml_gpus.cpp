@@ -1,7 +1,6 @@
 // The machine's GPUs through NVML.
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 #include "core/event.h"
 #include "daemon/broker/records.h"
 #include "daemon/host/gpu_sampler.h"
+#include "daemon/serve/reactor.h"
 #include "nvml/loader.h"
 
 namespace nvshare::daemon {
@@ -19,12 +19,6 @@ using namespace nvshare::nvml;
 
 constexpr unsigned kMostGpus = 64;
 constexpr unsigned kMostProcesses = 1024;  // of one GPU
-
-Time monotonic() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return Time{std::chrono::seconds{now.tv_sec} + Duration{now.tv_nsec}};
-}
 
 class LoadedGpus : public NvmlGpus {
  public:
@@ -83,7 +77,7 @@ Result<void> LoadedGpus::look() {
 GpuSample LoadedGpus::sample(std::size_t gpu) const {
   const nvmlDevice_t device = devices_.at(gpu);
   GpuSample sample;
-  sample.at = monotonic();
+  sample.at = monotonic_now();
   nvmlUtilization_t busy{};
   if (nvml_->nvmlDeviceGetUtilizationRates(device, &busy) == NVML_SUCCESS) {
     sample.utilisation = static_cast<int>(std::min(busy.gpu, 100u));

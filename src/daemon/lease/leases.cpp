@@ -100,9 +100,11 @@ void Leases::end(LeaseId lease, std::string_view reason) {
 }
 
 Result<Time> Leases::renew(LeaseId lease, std::optional<Duration> hold) {
+  const auto until = arbiter_.renew(lease, hold, now_());
+  if (!until) return until;
   ++changes_;
   on_change_();
-  return arbiter_.renew(lease, hold, now_());
+  return until;
 }
 
 // --- restarts ----------------------------------------------------------------------------------

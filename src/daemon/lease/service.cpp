@@ -91,7 +91,7 @@ void LeaseService::follow_gpus() {
   gpus_ = broker_.gpus().size();
   std::erase_if(awaiting_, [&](const KeptLease& lease) {
     const GpuRecord* gpu = broker_.find_gpu(lease.gpu);
-    if (gpu == nullptr) return lease.expires <= reactor_.now();
+    if (gpu == nullptr) return false;
     const auto done = leases_.restore(lease, gpu->id);
     if (!done) {
       log_.warn("lease_not_restored",
@@ -99,6 +99,12 @@ void LeaseService::follow_gpus() {
     }
     return true;
   });
+}
+
+void LeaseService::look() {
+  leases_.look();
+  // Their GPU may never come.
+  std::erase_if(awaiting_, [&](const KeptLease& lease) { return lease.expires <= reactor_.now(); });
 }
 
 std::optional<Time> LeaseService::end_of_turn() {

@@ -32,7 +32,7 @@ class LeaseService {
   void follow_settings() { leases_.set_config(settings_.arbiter); }
   std::optional<Time> end_of_turn();
   // About once a second.
-  void look() { leases_.look(); }
+  void look();
 
  private:
   Reactor& reactor_;
