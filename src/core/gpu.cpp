@@ -114,9 +114,10 @@ void Gpu::released(Client& client, const Released& how, Time now, Decisions& out
 void Gpu::forget(TenantId tenant) {
   const auto it = shares_.find(tenant);
   if (it == shares_.end()) return;
-  if (it->second.own) engine_->detach(*it->second.own);
-  engine_->detach(it->second);
-  if (Share* parent = it->second.parent) std::erase(parent->parts, &it->second);
+  Share& share = it->second;
+  if (share.has_parts && share.family().own) engine_->detach(*share.family().own);
+  engine_->detach(share);
+  if (Share* parent = share.parent) std::erase(parent->family().parts, &share);
   shares_.erase(it);
 }
 

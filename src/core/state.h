@@ -78,6 +78,7 @@ enum class Phase {
 
 struct Client;
 struct Share;
+struct Family;
 struct MeterDomain;
 
 // Sequence numbers come first in these orders, so that pointers never decide. The number is in the
@@ -192,14 +193,12 @@ struct alignas(64) Share {
 
   // Written by Gpu.
   int clients = 0;
-  std::vector<Share*> parts;   // by `seq`; with `own`
-  std::unique_ptr<Share> own;  // of the tenant's clients, while it has parts
-  // Written by the policy's engine.
-  std::vector<LeftAccount> left;       // of parts that have ended
-  std::vector<LeftPlace> left_places;  // of those without a limit
-  // Of a tenant without a limit: what competes for all its parts that have no limit and the same
-  // priority. So they have together what the tenant would have without parts.
-  std::map<int, std::unique_ptr<Share>> bundles;
+
+  Share();
+  ~Share();
+  // Made when it is first written to.
+  Family& family();
+  const Family& family() const;
 
   // Whether a client of its own, not of a part, could run now.
   bool has_ready() const { return !has_parts && wanting > running; }
@@ -218,7 +217,34 @@ struct alignas(64) Share {
     return this == &other || (parent != nullptr && parent->is_within(other));
   }
   bool limited() const { return limit < kNoCoreLimit; }
+
+ private:
+  std::unique_ptr<Family> family_;
 };
+
+// What a share has of its parts. Most shares never had any, and an event reads less memory then.
+struct Family {
+  // Written by Gpu.
+  std::vector<Share*> parts;   // by `seq`; with `own`
+  std::unique_ptr<Share> own;  // of the tenant's clients, while it has parts
+  // Written by the policy's engine.
+  std::vector<LeftAccount> left;       // of parts that have ended
+  std::vector<LeftPlace> left_places;  // of those without a limit
+  // Of a tenant without a limit: what competes for all its parts that have no limit and the same
+  // priority. So they have together what the tenant would have without parts.
+  std::map<int, std::unique_ptr<Share>> bundles;
+};
+
+inline Share::Share() = default;
+inline Share::~Share() = default;
+inline Family& Share::family() {
+  if (!family_) family_ = std::make_unique<Family>();
+  return *family_;
+}
+inline const Family& Share::family() const {
+  static const Family kNone;
+  return family_ ? *family_ : kNone;
+}
 
 // The tenant whose limit binds a share, if that is not its own.
 inline std::optional<TenantId> level_that_binds(const Share& binds, const Share& share) {
