@@ -54,6 +54,7 @@ struct Tenant {
   bool idle = false;       // has clients, and none of them may run and has work
   int clients = 0;
   int wanting = 0;  // clients that have work, on all GPUs
+  int leased = 0;   // clients whose service holds a lease
   std::optional<SleepView> sleep{};
   Time idle_since{};
   int parts = 0;
@@ -394,6 +395,7 @@ struct Client {
   std::optional<Bytes> own_limit;  // of its memory, beside its tenant's
   bool wants_work = false;
   bool parked = false;  // has work, and its memory is not there
+  ClientLease lease = ClientLease::None;
 
   RunState run;
   MeterState meter;
@@ -410,11 +412,15 @@ struct Client {
   ReadyOrder::value_type ready_key() { return {meter.had, run.ready_seq, this}; }
   // Whether the client's memory leaves to host memory that the scheduler hands out.
   bool leaves_to_host() const { return host.ready.has_value(); }
-  bool is_busy() const { return wants_work && tenant->may_run(); }
-  bool waits_for_memory() const { return wants_work || memory.awaits.count > 0; }
-  // The client asks for the GPU and does not have it.
+  bool may_run() const { return tenant->may_run() && lease != ClientLease::Over; }
+  bool is_busy() const { return wants_work && may_run(); }
+  // Work for a client with a lease comes at any moment.
+  bool is_called() const { return lease == ClientLease::Held && !memory.complete(); }
+  bool waits_for_memory() const { return wants_work || memory.awaits.count > 0 || is_called(); }
+  // The client asks for the GPU and does not have it, or its service holds a lease.
   bool asks() const {
-    return waits_for_memory() && (run.phase == Phase::Off || run.phase == Phase::Ready);
+    const bool expects = waits_for_memory() || lease == ClientLease::Held;
+    return expects && (run.phase == Phase::Off || run.phase == Phase::Ready);
   }
 };
 
