@@ -22,6 +22,8 @@ std::string_view name_of(Outcome outcome) {
       return "QUEUE_FULL";
     case Outcome::Revoked:
       return "REVOKED";
+    case Outcome::Preparing:
+      return "PREPARING";
   }
   return "?";
 }
@@ -36,6 +38,8 @@ std::string_view name_of(LeaseReason reason) {
       return "GPU_USAGE_UNKNOWN";
     case LeaseReason::GpuBusy:
       return "GPU_BUSY";
+    case LeaseReason::GpuMemory:
+      return "GPU_MEMORY";
     case LeaseReason::GpuGone:
       return "GPU_GONE";
     case LeaseReason::Overdue:
@@ -143,15 +147,9 @@ std::optional<ArbiterGpuView> Arbiter::gpu(GpuId id, Time now) const {
 }
 
 LeaseView Arbiter::view(LeaseId lease, const Record& record) const {
-  return {lease,
-          record.request.gpu,
-          record.task_class.name,
-          record.task_class.priority,
-          record.active,
-          record.asked,
-          record.acquired,
-          record.until,
-          record.expected_end};
+  return {lease,         record.request.gpu, record.task_class.name, record.task_class.priority,
+          record.active, record.preparing,   record.asked,           record.acquired,
+          record.until,  record.expected_end};
 }
 
 std::optional<LeaseView> Arbiter::lease(LeaseId lease) const {
