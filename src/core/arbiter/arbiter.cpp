@@ -188,14 +188,17 @@ Result<Answers> Arbiter::release(LeaseId lease, Time now) {
 }
 
 Result<Answers> Arbiter::ready(LeaseId lease, Time now) {
-  Answers answers;
-  advance(now, answers);
   const auto found = records_.find(lease);
-  if (found == records_.end()) return answers;  // its wait has ended
+  if (found == records_.end()) return Error{"no such lease"};
   Record& record = found->second;
   if (!record.preparing) return Error{"the lease is not preparing"};
-  timers_.erase(timer_of(record));
-  hold(record, now, answers);
+  Answers answers;
+  // At the last moment of its wait, which is the first one of a request that does not wait.
+  if (now <= record.until) {
+    timers_.erase(timer_of(record));
+    hold(record, now, answers);
+  }
+  advance(now, answers);
   return answers;
 }
 

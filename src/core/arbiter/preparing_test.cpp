@@ -46,6 +46,20 @@ TEST_F(PreparingTest, AClassThatDoesNotWaitDoesNotWaitForMemory) {
   EXPECT_EQ(t.answer_to(t.last()), "SKIPPED GPU_MEMORY");
 }
 
+TEST_F(PreparingTest, AClassThatDoesNotWaitIsLetInWhenItsMemoryIsThere) {
+  t.usage(10);
+  ask("SEMANTIC_REPAIR");
+  t.ready(t.last());
+  EXPECT_EQ(t.answer_to(t.last()), "ACQUIRED");
+}
+
+TEST_F(PreparingTest, MemoryThatComesTooLateIsTooLate) {
+  ask("ASR", 500ms);
+  t.now += 501ms;
+  t.ready(t.last());
+  EXPECT_EQ(t.answer_to(t.last()), "TIMEOUT GPU_MEMORY");
+}
+
 TEST_F(PreparingTest, TheSlotGoesToTheNextWhenTheMemoryDoesNotCome) {
   for (int i = 0; i < 4; ++i) ask("ASR", 100ms);
   EXPECT_EQ(t.ask("NMT"), "");

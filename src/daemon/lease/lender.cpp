@@ -87,10 +87,13 @@ bool Lender::any_program(const LeaseHolder& holder, GpuId gpu) {
 bool Lender::memory_is_there(const LeaseHolder& holder, GpuId gpu) {
   return look_above() && std::ranges::all_of(broker_.clients(), [&](const auto& one) {
            const ClientRecord& client = one.second;
-           if (client.gpu != gpu || !is_of(client, holder)) return true;
-           const auto view = broker_.core().view(client.id);
-           return view && view->resident == view->allocated && view->outgoing == Bytes{};
+           return client.gpu != gpu || !is_of(client, holder) || is_complete(client.id);
          });
+}
+
+bool Lender::is_complete(ClientId client) const {
+  const auto view = broker_.core().view(client);
+  return view && view->resident == view->allocated && view->outgoing == Bytes{};
 }
 
 // Where a program is of several holders, a lease that is held counts.
@@ -132,10 +135,16 @@ void Lender::tell(const std::map<ClientId, core::ClientLease>& next, Time now) {
       broker_.set_lease(client, core::ClientLease::None, now);
     }
   }
-  for (const auto& [client, as] : next) {
-    const auto before = leased_.find(client);
-    if (before == leased_.end() || before->second != as) broker_.set_lease(client, as, now);
-  }
+  const auto changes = [&](bool complete) {
+    for (const auto& [client, as] : next) {
+      const auto before = leased_.find(client);
+      const bool changed = before == leased_.end() || before->second != as;
+      if (changed && is_complete(client) == complete) broker_.set_lease(client, as, now);
+    }
+  };
+  // What is there is told first. Memory that comes in would take its room otherwise.
+  changes(true);
+  changes(false);
   leased_ = next;
 }
 

@@ -42,6 +42,7 @@ class Lender {
   bool clients_changed();
   // False: some programs have not been looked at yet.
   bool look_above();
+  bool is_complete(ClientId client) const;
   bool is_of(const ClientRecord& client, const LeaseHolder& holder) const;
   std::map<Place, int> wanted(const Leases& leases) const;
   std::map<ClientId, core::ClientLease> leased(const Leases& leases) const;

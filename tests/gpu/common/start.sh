@@ -8,7 +8,7 @@ start() {
     echo "usage: tests/gpu/$name/run.sh BUILD_DIR OUT [SECTION...], of $sections" >&2
     exit 2
   fi
-  if [ "$name" != compute ]; then programs+=(gpu-job launch-cost); fi
+  case $name in compat|conformance|memory) programs+=(gpu-job launch-cost) ;; esac
   if [ "$name" = memory ]; then programs+=(swap_bench); fi
   for needed in "${programs[@]/#/bin/}" lib/libnvshare.so; do
     if [ ! -e "$1/$needed" ]; then
