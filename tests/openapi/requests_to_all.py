@@ -12,7 +12,7 @@ LEASE = "/v1/leases/{id}"
 RENEW = "/v1/leases/{id}/renew"
 CONFIG = "/v1/config"
 STREAM = "/v1/status/stream"
-STREAMS = 32  # of one user
+STREAMS = 32  # over TCP
 ASKED = ((LEASES, LEASES), (THERE, "/v1/gpus/0/leases"))  # a path, and one request's
 
 BODY_WORDS = ("POST", "PATCH")  # methods with a body
@@ -74,8 +74,8 @@ class Requests:
         self.ask(200, "GET", CONFIG)
 
     def stream(self):
-        """The first event is the status, and a lease changes it. One user has a bound."""
-        connections = [self.scheduler.connection() for _ in range(STREAMS)]
+        """The first event is the status, and a lease changes it. TCP has a bound."""
+        connections = [self.scheduler.connection(tcp=True) for _ in range(STREAMS)]
         for connection in connections:
             begin(connection, "GET", STREAM)
             response = connection.getresponse()
@@ -87,7 +87,7 @@ class Requests:
                 raise Problem(f"{STREAM}: {event.fields}")
             status = self.judge(event, 200, "GET", STREAM)
         self.drop(lease)
-        self.ask(429, "GET", STREAM)
+        self.ask(429, "GET", STREAM, tcp=True)
         for connection in connections:
             connection.close()
 

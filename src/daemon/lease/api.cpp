@@ -365,7 +365,8 @@ LeaseApi::Json::Answer LeaseApi::Json::status() {
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::stream() {
-  const auto user = request.peer ? StatusFeed::User(request.peer->uid) : std::nullopt;
+  StatusFeed::User user{std::nullopt, is_admin()};
+  if (request.peer) user.uid = request.peer->uid;
   auto first = api.feed_.open(call, user, now());
   if (!first) return http_error(429, "there are too many streams of the status");
   HttpReply reply{200, std::move(*first), {}};

@@ -11,14 +11,16 @@ std::string status_event(std::string_view body) {
   return fmt::format("event: status\ndata: {}\n\n", body);
 }
 
-bool StatusFeed::has_room_for(User user) const {
-  if (streams_.size() >= kMostStreams) return false;
+bool StatusFeed::has_room_for(const User& user) const {
+  constexpr std::size_t kKeptFree = 16;  // one part in so many
+  if (user.is_admin) return streams_.size() < kMostStreams;
+  if (streams_.size() >= kMostStreams - kMostStreams / kKeptFree) return false;
   const auto theirs =
-      std::ranges::count_if(streams_, [&](const auto& one) { return one.second == user; });
+      std::ranges::count_if(streams_, [&](const auto& one) { return one.second == user.uid; });
   return static_cast<std::size_t>(theirs) < kMostStreams / 2;
 }
 
-std::optional<std::string> StatusFeed::open(HttpCall call, User user, Time now) {
+std::optional<std::string> StatusFeed::open(HttpCall call, const User& user, Time now) {
   if (!has_room_for(user)) return std::nullopt;
   StatusText text = look_();
   if (streams_.empty()) {
@@ -26,7 +28,7 @@ std::optional<std::string> StatusFeed::open(HttpCall call, User user, Time now) 
     // A listener beside the streams has not heard of the changes since the last look.
     if (!on_change_) essence_ = std::move(text.essence);
   }
-  streams_.emplace(call, user);
+  streams_.emplace(call, user.uid);
   return status_event(text.body);
 }
 

@@ -24,14 +24,17 @@ class StatusFeed {
  public:
   using Look = std::function<StatusText()>;
   using Send = std::function<void(HttpCall, const std::string& event)>;
-  using User = std::optional<std::uint32_t>;  // none: all of TCP
+  struct User {
+    std::optional<std::uint32_t> uid{};  // none: all of TCP
+    bool is_admin = false;
+  };
 
   // Between two looks. A shorter time costs the loop more while leases come and go quickly.
   static constexpr Duration kShortest = 100ms;
   // Between two events. A longer time leaves a reader for longer with a dead connection.
   static constexpr Duration kHeartbeat = 5s;
-  // One user has at most half of them. Each change is sent to all of them in one turn, in which no
-  // program gets its grant.
+  // One user has at most half of them, and a 16th is for administrators alone. Each change is sent
+  // to all of them in one turn, in which no program gets its grant.
   static constexpr std::size_t kMostStreams = 64;
 
   explicit StatusFeed(Look look) : look_(std::move(look)) {}
@@ -40,7 +43,7 @@ class StatusFeed {
   void on_change(std::function<void()> call) { on_change_ = std::move(call); }
 
   // The first event of a stream; none when there are too many.
-  std::optional<std::string> open(HttpCall call, User user, Time now);
+  std::optional<std::string> open(HttpCall call, const User& user, Time now);
   // Nothing for a call that is no stream.
   void close(HttpCall call);
   std::size_t streams() const { return streams_.size(); }
@@ -49,13 +52,13 @@ class StatusFeed {
   std::optional<Time> end_of_turn(Time now);
 
  private:
-  bool has_room_for(User user) const;
+  bool has_room_for(const User& user) const;
 
   Look look_;
   Send send_ = [](HttpCall, const std::string&) {};
   std::function<void()> on_change_;
-  std::map<HttpCall, User> streams_;
-  std::string essence_;  // at the last look
+  std::map<HttpCall, std::optional<std::uint32_t>> streams_;  // by their user
+  std::string essence_;                                       // at the last look
   Time looked_{};
   Time sent_{};  // the last event to all
 };

@@ -14,6 +14,7 @@ using namespace std::chrono_literals;
 
 constexpr HttpCall kFirst{1};
 constexpr HttpCall kSecond{2};
+constexpr StatusFeed::User kUser{1000};
 
 // A feed in virtual time. The status is a number, and the body has the time, too.
 struct Feed {
@@ -56,14 +57,14 @@ struct Feed {
 
 TEST(StatusFeed, AStreamBeginsWithTheStatus) {
   Feed f;
-  EXPECT_EQ(f.feed.open(kFirst, 1000, f.now), Feed::event(0, f.now));
+  EXPECT_EQ(f.feed.open(kFirst, kUser, f.now), Feed::event(0, f.now));
   f.pass(1s);
   EXPECT_TRUE(f.heard[kFirst].empty()) << "nothing has changed";
 }
 
 TEST(StatusFeed, AChangeIsToldInTheTurnInWhichItIs) {
   Feed f;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(1s);
   f.change();
   ASSERT_EQ(f.heard[kFirst].size(), 1u);
@@ -72,14 +73,14 @@ TEST(StatusFeed, AChangeIsToldInTheTurnInWhichItIs) {
 
 TEST(StatusFeed, ATimeThatPassesIsNoChange) {
   Feed f;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   for (int i = 0; i < 40; ++i) f.pass(100ms);
   EXPECT_TRUE(f.heard[kFirst].empty());
 }
 
 TEST(StatusFeed, ChangesInShortOrderAreToldTogether) {
   Feed f;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(1s);
   for (int i = 0; i < 1000; ++i) {
     f.change();
@@ -94,7 +95,7 @@ TEST(StatusFeed, ChangesInShortOrderAreToldTogether) {
 TEST(StatusFeed, AHeartbeatComesWithoutAChange) {
   Feed f;
   const Time begin = f.now;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(StatusFeed::kHeartbeat - 1ms);
   EXPECT_TRUE(f.heard[kFirst].empty());
   f.pass(1ms);
@@ -110,7 +111,7 @@ TEST(StatusFeed, AHeartbeatComesWithoutAChange) {
 
 TEST(StatusFeed, AnIdleFeedIsWokenForHeartbeatsAlone) {
   Feed f;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(0s);
   const int before = f.looks;
   f.pass(60s);
@@ -122,7 +123,7 @@ TEST(StatusFeed, NobodyLooksWithoutListeners) {
   f.change();
   EXPECT_EQ(f.feed.end_of_turn(f.now), std::nullopt);
   EXPECT_EQ(f.looks, 0);
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(1s);
   f.feed.close(kFirst);
   f.feed.close(kSecond);
@@ -134,9 +135,9 @@ TEST(StatusFeed, NobodyLooksWithoutListeners) {
 
 TEST(StatusFeed, AllStreamsHearTheSame) {
   Feed f;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(3s);
-  f.feed.open(kSecond, std::nullopt, f.now);
+  f.feed.open(kSecond, {}, f.now);
   f.change();
   f.pass(1s);
   EXPECT_EQ(f.heard[kFirst], f.heard[kSecond]);
@@ -159,7 +160,7 @@ TEST(StatusFeed, AnotherListenerHearsOfChangesAlone) {
   // A stream that begins hides no change from it.
   f.pass(1s);
   ++f.value;
-  f.feed.open(kFirst, 1000, f.now);
+  f.feed.open(kFirst, kUser, f.now);
   f.pass(1s);
   EXPECT_EQ(changes, 3);
   f.feed.close(kFirst);
@@ -170,19 +171,24 @@ TEST(StatusFeed, AnotherListenerHearsOfChangesAlone) {
 
 TEST(StatusFeed, StreamsHaveABoundAndAUserHasHalfOfIt) {
   constexpr std::size_t kHalf = StatusFeed::kMostStreams / 2;
+  constexpr std::size_t kForAdmins = StatusFeed::kMostStreams / 16;
   Feed f;
   HttpCall call{0};
-  const auto open = [&](StatusFeed::User user) {
+  const auto open = [&](const StatusFeed::User& user) {
     ++call.value;
     return f.feed.open(call, user, f.now).has_value();
   };
-  for (std::size_t i = 0; i < kHalf; ++i) EXPECT_TRUE(open(std::nullopt));
-  EXPECT_FALSE(open(std::nullopt)) << "all of TCP is one user";
-  for (std::size_t i = 0; i < kHalf; ++i) EXPECT_TRUE(open(1000));
-  EXPECT_FALSE(open(1001)) << "all are taken";
+  for (std::size_t i = 0; i < kHalf; ++i) EXPECT_TRUE(open({}));
+  EXPECT_FALSE(open({})) << "all of TCP is one user";
+  for (std::size_t i = 0; i < kHalf - kForAdmins; ++i) EXPECT_TRUE(open(kUser));
+  EXPECT_FALSE(open(kUser));
+  EXPECT_FALSE(open({1001}));
+  for (std::size_t i = 0; i < kForAdmins; ++i) EXPECT_TRUE(open({0, true}));
+  EXPECT_FALSE(open({0, true})) << "all are taken";
   EXPECT_EQ(f.feed.streams(), StatusFeed::kMostStreams);
   f.feed.close(HttpCall{1});
-  EXPECT_TRUE(open(1001));
+  EXPECT_FALSE(open({1001}));
+  EXPECT_TRUE(open({0, true}));
 }
 
 }  // namespace
