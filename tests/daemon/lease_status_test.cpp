@@ -253,8 +253,8 @@ TEST(SchedulerStatus, TheStatusIsPushedPeriodically) {
 }
 
 TEST(SchedulerStatus, AReceiverThatFailsIsLoggedOnceAndTriedAgain) {
-  std::optional<Receiver> receiver(std::in_place, "HTTP/1.1 500 Oops\r\n\r\n");
-  const std::uint16_t port = receiver->port();
+  const std::string address = own_loopback_address();
+  std::optional<Receiver> receiver(std::in_place, "HTTP/1.1 500 Oops\r\n\r\n", address);
   const LeaseScheduler scheduler(pushing_to(receiver->url("/secret"), "100ms"));
   const auto failed = [&] { return pushed_by(scheduler).value("failed", 0); };
   ASSERT_TRUE(eventually([&] { return failed() >= 2; }));
@@ -264,7 +264,7 @@ TEST(SchedulerStatus, AReceiverThatFailsIsLoggedOnceAndTriedAgain) {
   const auto begin = Clock::now();
   ASSERT_TRUE(eventually([&] { return failed() > before; }));
   EXPECT_LT(since(begin), 20s);
-  receiver.emplace(Receiver::kGood, port);
+  receiver.emplace(Receiver::kGood, address);
   ASSERT_TRUE(eventually([&] { return pushed_by(scheduler).value("delivered", 0) >= 2; }));
   EXPECT_FALSE(pushed_by(scheduler)["failing"]);
   const std::string log = scheduler.log();

@@ -71,10 +71,13 @@ TEST_F(HttpServerTest, AClientOfHttp10HasAStreamWithoutChunks) {
   Served served;
   Client client = served.local();
   client.send("GET /stream HTTP/1.0\r\n\r\n");
-  served.streams(1);
+  const HttpCall call = served.streams(1)[0];
   const auto head = client.read();
   ASSERT_TRUE(head);
   EXPECT_EQ(head->headers.count("Transfer-Encoding"), 0u);
+  EXPECT_EQ(client.event(), "first");
+  served.send(call, "second\n\n");
+  EXPECT_EQ(client.event(), "second");
 }
 
 TEST_F(HttpServerTest, AStreamAndACallThatWaitsAreTwoThings) {

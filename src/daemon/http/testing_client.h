@@ -88,6 +88,7 @@ class Client {
       at = next;
     }
     in_.erase(0, end + 4);
+    chunks_ = reply.headers.contains("Transfer-Encoding");
     const auto length = reply.headers.find("Content-Length");
     if (!has_body || length == reply.headers.end()) return reply;
     const std::size_t size = std::stoul(length->second);
@@ -122,8 +123,12 @@ class Client {
   }
 
  private:
-  // Of a body in chunks. None at its end, too.
+  // Of a body in chunks. None at its end, too. To HTTP/1.0 a body goes as it is.
   std::optional<std::string> chunk() {
+    if (!chunks_) {
+      if (in_.empty() && !receive()) return std::nullopt;
+      return std::exchange(in_, "");
+    }
     std::size_t line = 0;
     while ((line = in_.find("\r\n")) == std::string::npos) {
       if (!receive()) return std::nullopt;
@@ -149,6 +154,7 @@ class Client {
 
   UniqueFd socket_;
   std::string in_;
+  bool chunks_ = false;  // of the last reply
   std::string events_;
 };
 

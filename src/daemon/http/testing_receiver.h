@@ -3,20 +3,20 @@
 // A receiver of posts in a thread of its own, for tests.
 
 #include <arpa/inet.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
-#include <chrono>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "daemon/http/http_server.h"
 
 namespace nvshare::daemon {
 
@@ -25,20 +25,16 @@ class Receiver {
  public:
   static constexpr const char* kGood = "HTTP/1.1 204 No Content\r\n\r\n";
 
-  // `answer`: empty for none at all, until the sender gives up. `port`: 0 for a free one.
-  explicit Receiver(std::string answer = kGood, std::uint16_t port = 0)
-      : answer_(std::move(answer)), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  // `answer`: empty for none at all, until the sender gives up.
+  explicit Receiver(std::string answer = kGood, const std::string& address = "127.0.0.1:0")
+      : answer_(std::move(answer)), address_(address) {
+    auto listener = listen_on_loopback(address);
+    EXPECT_TRUE(listener) << listener.error().message;
+    listener_ = std::move(*listener);
     sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    at.sin_port = htons(port);
     socklen_t length = sizeof at;
-    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
-    EXPECT_EQ(listen(listener_.get(), SOMAXCONN), 0);
     getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&at), &length);
-    port_ = ntohs(at.sin_port);
+    if (address_.ends_with(":0")) address_.replace(address_.size() - 1, 1, port_text(at));
     thread_ = std::thread([this] { serve(); });
   }
   ~Receiver() {
@@ -47,10 +43,7 @@ class Receiver {
   }
   Receiver(const Receiver&) = delete;
 
-  std::uint16_t port() const { return port_; }
-  std::string url(const std::string& path = "/status") const {
-    return fmt::format("http://127.0.0.1:{}{}", port_, path);
-  }
+  std::string url(const std::string& path = "/status") const { return "http://" + address_ + path; }
   void set_answer(const std::string& answer) {
     const std::lock_guard lock(mutex_);
     answer_ = answer;
@@ -64,6 +57,7 @@ class Receiver {
  private:
   static constexpr int kLook = 20;  // milliseconds between two looks for the end
 
+  static std::string port_text(const sockaddr_in& at) { return std::to_string(ntohs(at.sin_port)); }
   std::vector<std::string> copy(const std::vector<std::string>& list) const {
     const std::lock_guard lock(mutex_);
     return list;
@@ -124,8 +118,8 @@ class Receiver {
   std::vector<std::string> bodies_;
   std::atomic<int> most_ = 1;
   std::atomic<bool> stopping_ = false;
+  std::string address_;
   UniqueFd listener_;
-  std::uint16_t port_ = 0;
   std::thread thread_;
 };
 
