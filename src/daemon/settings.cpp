@@ -18,6 +18,7 @@
 #include "config/exact_text.h"
 #include "config/memory_limit.h"
 #include "daemon/class_tables.h"
+#include "daemon/http/receiver_url.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
@@ -41,6 +42,9 @@ struct OwnKey {
   int high = 0;
   bool changeable = true;
   std::string_view help;
+  // Of a text.
+  std::string_view range = "a text";
+  std::string_view when_empty{};  // what an empty one stands for; it is refused without this
 };
 
 constexpr std::array kOwnKeys{
@@ -73,6 +77,11 @@ constexpr std::array kOwnKeys{
            "the group that may use the control socket and all leases, beside root"},
     OwnKey{"http_listen", &Settings::http_listen, 0, 0, false,
            "where services ask for leases over TCP, beside the Unix socket; off: nowhere"},
+    OwnKey{"status_push_url", &Settings::status_push_url, 0, 0, true,
+           "where the status of the GPUs and leases is posted on change and from time to time",
+           "http://HOST:PORT/PATH with a numeric HOST or localhost, or off", "off"},
+    OwnKey{"status_push_interval", &Settings::status_push_interval, 100, 3'600'000, true,
+           "how often the status is posted without a change"},
     OwnKey{"usage_sample_interval", &Settings::usage_sample_interval, 50, 2000, true,
            "how often the usage of the GPUs is looked at"},
     OwnKey{"usage_cache_ttl", &UsageRules::cache_ttl, 0, 0, true,
@@ -114,6 +123,10 @@ auto& field(S& settings, T UsageRules::*member) {
 std::vector<std::string> problems_of(const Settings& settings) {
   std::vector<std::string> found = core::problems(settings.core);
   for (std::string& one : core::problems(settings.arbiter)) found.push_back(std::move(one));
+  if (settings.status_push_url != "off") {
+    const auto url = receiver_url(settings.status_push_url);
+    if (!url) found.push_back("status_push_url: " + url.error().message);
+  }
   // With less the usage would be unknown before each reading.
   const Duration ttl = settings.arbiter.usage.cache_ttl;
   if (2 * ttl < 3 * settings.usage_sample_interval) {
@@ -208,8 +221,8 @@ Result<void> set_own(Settings& settings, const OwnKey& key, std::string_view tex
       if (!value) return value.error();
       settings.*member = *value;
     } else if constexpr (std::is_same_v<T, std::string>) {
-      if (text.empty()) return Error{"must not be empty"};
-      settings.*member = std::string(text);
+      if (text.empty() && key.when_empty.empty()) return Error{"must not be empty"};
+      settings.*member = std::string(text.empty() ? key.when_empty : text);
     } else if constexpr (std::is_same_v<T, Level>) {
       const auto level = level_by_name(text);
       if (!level) return Error{fmt::format("'{}' is not one of info, warning, error", text)};
@@ -325,7 +338,7 @@ std::string range_of_own(const OwnKey& key) {
     return "true, false";
   }
   if (std::holds_alternative<ArenaLimit Settings::*>(key.member)) return "a size, or 1% to 100%";
-  return "a text";
+  return std::string(key.range);
 }
 
 std::vector<Setting> make_settings() {

@@ -39,6 +39,8 @@ struct Settings {
   core::ArbiterConfig arbiter;       // who of the services gets a lease
   Duration usage_sample_interval = 800ms;
   std::string http_listen = "127.0.0.1:9402";  // of a system scheduler; "off": no TCP
+  std::string status_push_url = "off";         // receiver_url() takes it
+  Duration status_push_interval = 5s;
 
   Settings();
   // Of a tenant that comes without a run.

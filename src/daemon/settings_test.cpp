@@ -227,6 +227,28 @@ TEST(Settings, BadClassesAreToldWithTheirPlace) {
   EXPECT_NE(problems("classes = 3").find("classes"), std::string::npos);
 }
 
+TEST(Settings, ThePushOfTheStatusHasAUrlThatNeedsNoName) {
+  Settings settings;
+  EXPECT_EQ(text_of(settings, "status_push_url"), "off");
+  EXPECT_TRUE(set_setting(settings, "status_push_url", "http://10.1.2.3:8080/nodes/a"));
+  EXPECT_EQ(settings.status_push_url, "http://10.1.2.3:8080/nodes/a");
+  const auto refused = set_setting(settings, "status_push_url", "http://dispatcher/s");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "status_push_url: 'http://dispatcher/s' is not http://HOST:PORT/PATH with a numeric "
+            "HOST or localhost");
+  EXPECT_EQ(settings.status_push_url, "http://10.1.2.3:8080/nodes/a") << "nothing has changed";
+  for (const char* off : {"off", ""}) {
+    ASSERT_TRUE(set_setting(settings, "status_push_url", "http://localhost/s"));
+    EXPECT_TRUE(set_setting(settings, "status_push_url", off));
+    EXPECT_EQ(text_of(settings, "status_push_url"), "off");
+  }
+  EXPECT_TRUE(set_setting(settings, "status_push_interval", "200ms"));
+  EXPECT_FALSE(set_setting(settings, "status_push_interval", "99ms"));
+  EXPECT_FALSE(set_setting(settings, "status_push_interval", "2h"));
+  EXPECT_TRUE(find_setting("status_push_url")->changeable);
+}
+
 TEST(Settings, MarksChangeTogetherOrNotAtAll) {
   Settings settings;
   EXPECT_FALSE(set_setting(settings, "usage_high_water", "70")) << "below the low one";

@@ -53,12 +53,14 @@ class Description:
                     self.operations[path, method.upper()] = inlined(item[method], document)
         self.answers = {}  # (path, METHOD, code): response
         self.validators = {}
+        self.types = {}
         for (path, method), operation in self.operations.items():
             for code, response in operation["responses"].items():
                 key = (path, method, int(code))
                 self.answers[key] = response
-                if "content" in response:
-                    self.validators[key] = self.validator(response["content"]["application/json"]["schema"], key)
+                for kind, content in response.get("content", {}).items():
+                    self.types[key] = kind
+                    self.validators[key] = self.validator(content["schema"], key)
             if self.request_schema(path, method):
                 self.validator(self.request_schema(path, method), (path, method))
 
@@ -89,7 +91,7 @@ class Description:
             if value is not None:
                 must_match(Draft202012Validator(header["schema"]), value, f"{where}, {name}")
         if where in self.validators:
-            check_json(self.validators[where], answer, where)
+            check_json(self.validators[where], answer, where, self.types[where])
         elif answer.text:
             raise Problem(f"{where}: a body that is not described: {answer.text!r}")
 
@@ -103,8 +105,9 @@ def must_match(validator, value, where):
         raise Problem(f"{where}: {value!r}: at {wrong.json_path}: {wrong.message}")
 
 
-def check_json(validator, answer, where):
-    if answer.headers.get("content-type") != "application/json":
+def check_json(validator, answer, where, kind="application/json"):
+    """`body` of the answer is an object, whatever the type is."""
+    if answer.headers.get("content-type") != kind:
         raise Problem(f"{where}: Content-Type is {answer.headers.get('content-type')}")
     try:
         body = answer.body

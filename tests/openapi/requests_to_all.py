@@ -4,13 +4,15 @@ import subprocess
 import time
 
 from description import Problem
-from scheduler import PATIENCE, Answer, begin
+from scheduler import PATIENCE, Answer, Event, begin
 
 LEASES = "/v1/leases"
 THERE = "/v1/gpus/{gpu}/leases"
 LEASE = "/v1/leases/{id}"
 RENEW = "/v1/leases/{id}/renew"
 CONFIG = "/v1/config"
+STREAM = "/v1/status/stream"
+STREAMS = 32  # over TCP
 ASKED = ((LEASES, LEASES), (THERE, "/v1/gpus/0/leases"))  # a path, and one request's
 
 BODY_WORDS = ("POST", "PATCH")  # methods with a body
@@ -70,6 +72,24 @@ class Requests:
         self.drop(over_tcp)
         self.ask(200, "GET", "/v1/classes")
         self.ask(200, "GET", CONFIG)
+
+    def stream(self):
+        """The first event is the status, and a lease changes it. TCP has a bound."""
+        connections = [self.scheduler.connection(tcp=True) for _ in range(STREAMS)]
+        for connection in connections:
+            begin(connection, "GET", STREAM)
+            response = connection.getresponse()
+            status = self.judge(Event(response), 200, "GET", STREAM)
+        lease = self.lease()
+        while status["gpus"][0]["active_leases"] == 0:
+            event = Event(response)
+            if event.fields.get(b"event") != b"status":
+                raise Problem(f"{STREAM}: {event.fields}")
+            status = self.judge(event, 200, "GET", STREAM)
+        self.drop(lease)
+        self.ask(429, "GET", STREAM, tcp=True)
+        for connection in connections:
+            connection.close()
 
     def refuse(self):
         self.configure(slots=1)
@@ -184,6 +204,7 @@ class Requests:
 
     def all(self):
         self.grant()
+        self.stream()
         self.refuse()
         self.take_away()
         self.mistakes()

@@ -35,6 +35,21 @@ class Answer:
         return json.loads(self.text)
 
 
+class Event:
+    """One event of a reply that goes on, as an answer."""
+
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        lines = iter(lambda: response.readline().rstrip(b"\n"), b"")
+        self.fields = dict(line.split(b": ", 1) for line in lines)
+        self.text = self.fields.get(b"data", b"")
+
+    @property
+    def body(self):
+        return json.loads(self.text)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -138,6 +138,15 @@ export interface Status {
   gpus: GpuStatus[];
   /** Only classes with requests so far. */
   classes: Record<string, Counts>;
+  /** Of the push to `status_push_url`; null while there is none. */
+  status_push: PushCounts | null;
+}
+
+export interface PushCounts {
+  delivered: number;
+  failed: number;
+  /** The last one has failed. */
+  failing: boolean;
 }
 
 /** The marks and times of the arbiter. Water marks and boosts are percent. */

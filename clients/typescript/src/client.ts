@@ -7,9 +7,9 @@ import type {
   Status,
   TaskClass,
 } from "./bodies.js";
-import { NvshareError, NvshareRefusedError } from "./errors.js";
+import { errorOf, NvshareRefusedError } from "./errors.js";
 import { type GrantedBody, Keeper, Lease } from "./lease.js";
-import { type Answer, type Call, PATIENCE_MS, type Place, Transport } from "./transport.js";
+import { type Call, PATIENCE_MS, type Place, Transport } from "./transport.js";
 
 /** Where the scheduler listens; without either: `$NVSHARE_RUN_DIR/api.sock`, or `/run/nvshare`. */
 export interface NvshareOptions {
@@ -29,6 +29,10 @@ export interface Acquired {
 
 export interface AcquireOptions {
   /** Withdraws a request that waits. `acquire` then rejects with the signal's reason. */
+  signal?: AbortSignal;
+}
+
+export interface WatchOptions {
   signal?: AbortSignal;
 }
 
@@ -79,6 +83,18 @@ export class Nvshare {
   /** What a dispatcher wants to know of each GPU. */
   async status(): Promise<Status> {
     return (await this.#good({ method: "GET", path: "/v1/status" })) as Status;
+  }
+
+  /**
+   * The status now, and again on every change, at most ten times a second. A loop over it ends by
+   * `break`. Rejects when the stream ends: with the signal's reason, or with `NvshareError`.
+   */
+  async *watchStatus({ signal }: WatchOptions = {}): AsyncGenerator<Status, never, void> {
+    return yield* this.#transport.events("/v1/status/stream", signal) as AsyncGenerator<
+      Status,
+      never,
+      void
+    >;
   }
 
   /** The classes, with what became of their requests. */
@@ -160,9 +176,4 @@ export class Nvshare {
 
 function pathOf(leaseId: string): string {
   return `/v1/leases/${encodeURIComponent(leaseId)}`;
-}
-
-function errorOf({ status, body }: Answer): NvshareError {
-  const said = (body ?? {}) as { error?: string };
-  return new NvshareError(status, said.error ?? `the scheduler answers ${status}`, said);
 }

@@ -34,3 +34,17 @@ export class NvshareRefusedError extends NvshareError {
 export function isGone(error: unknown): boolean {
   return error instanceof NvshareError && (error.status === 404 || error.status === 410);
 }
+
+/** What the scheduler says where it refuses a request. */
+export function errorOf({ status, body }: { status: number; body: unknown }): NvshareError {
+  const said = (body ?? {}) as { error?: string };
+  return new NvshareError(status, said.error ?? `the scheduler answers ${status}`, said);
+}
+
+/** A failure on the way to the scheduler `name`, as callers hear of it. */
+export function told(error: unknown, name: string, signal: AbortSignal | undefined): unknown {
+  if (signal?.aborted) return signal.reason;
+  if (error instanceof NvshareError) return error;
+  const why = error instanceof Error ? error.message : String(error);
+  return new NvshareError(0, `${name}: ${why}`, {}, { cause: error });
+}

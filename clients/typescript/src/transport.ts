@@ -1,6 +1,8 @@
 import * as http from "node:http";
 
-import { NvshareError } from "./errors.js";
+import { told } from "./errors.js";
+import { type Answer, answerOf } from "./response.js";
+import { Stream } from "./stream.js";
 
 /** Where the scheduler listens. */
 export interface Place {
@@ -15,11 +17,6 @@ export interface Call {
   /** Until the call fails without an answer; Infinity: never. 10 s if it is not said. */
   patienceMs?: number;
   signal?: AbortSignal | undefined;
-}
-
-export interface Answer {
-  status: number;
-  body: unknown;
 }
 
 /** How long the scheduler may take for an answer that needs no waiting. */
@@ -39,6 +36,7 @@ export class Transport {
   readonly #prefix: string = "";
   readonly #name: string;
   readonly #attempts = new Set<Attempt>();
+  readonly #streams = new Set<Stream>();
 
   constructor({ socketPath, baseUrl }: Place) {
     if (baseUrl === undefined) {
@@ -85,8 +83,21 @@ export class Transport {
     }
   }
 
+  /** The data of the events of a reply that goes on. The signal ends it with its reason. */
+  async *events(path: string, signal?: AbortSignal): AsyncGenerator<unknown, never, void> {
+    const options = { ...this.#where, path: this.#prefix + path };
+    const stream = new Stream(options, this.#name, signal);
+    this.#streams.add(stream);
+    try {
+      return yield* stream.events();
+    } finally {
+      this.#streams.delete(stream);
+    }
+  }
+
   close(): void {
     for (const attempt of this.#attempts) attempt.giveUp("the client was closed");
+    for (const stream of this.#streams) stream.end("the client was closed");
     this.#agent.destroy();
   }
 }
@@ -117,7 +128,7 @@ class Attempt {
         } catch (error) {
           // The scheduler has closed a kept connection before it read the request.
           const stale = request.reusedSocket && isReset(error) && !this.#ended;
-          if (!stale) throw this.#told(error);
+          if (!stale) throw told(error, this.#name, this.#call.signal);
         }
       }
     } finally {
@@ -156,32 +167,13 @@ class Attempt {
     request.end(text);
     return request;
   }
-
-  #told(error: unknown): unknown {
-    if (this.#call.signal?.aborted) return this.#call.signal.reason;
-    if (error instanceof NvshareError) return error;
-    const why = error instanceof Error ? error.message : String(error);
-    return new NvshareError(0, `${this.#name}: ${why}`, {}, { cause: error });
-  }
 }
 
+// Listens for the whole at once, because an error may come between the head and the body.
 function received(request: http.ClientRequest): Promise<Answer> {
   return new Promise((resolve, reject) => {
     request.once("error", reject);
-    request.once("response", (response) => {
-      const parts: Buffer[] = [];
-      response.on("data", (part: Buffer) => parts.push(part));
-      response.once("error", reject);
-      response.once("end", () => {
-        const status = response.statusCode ?? 0;
-        try {
-          const text = Buffer.concat(parts).toString("utf8");
-          resolve({ status, body: text === "" ? undefined : JSON.parse(text) });
-        } catch {
-          reject(new NvshareError(status, "the answer is not JSON"));
-        }
-      });
-    });
+    request.once("response", (response) => answerOf(response).then(resolve, reject));
   });
 }
 

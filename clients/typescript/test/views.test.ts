@@ -55,6 +55,7 @@ scheduled("the status is what its type says", async (scheduler) => {
       },
     ],
     classes: { ASR: counts },
+    status_push: "null",
   });
   assert.equal(status.gpus[0]?.active_leases, 1);
   assert.equal(status.gpus[0]?.high_water, 92);

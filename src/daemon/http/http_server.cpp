@@ -1,7 +1,6 @@
 #include "daemon/http/http_server.h"
 
 #include <microhttpd.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "daemon/http/http_rules.h"
+#include "daemon/http/peer.h"
 #include "daemon/serve/spare_descriptor.h"
 
 namespace nvshare::daemon {
@@ -27,45 +27,26 @@ constexpr std::size_t kReplyBlock = 16 * 1024;
 // Of one listener in one turn, so that a flood of them leaves time for everything else.
 constexpr int kAcceptedAtOnce = 16;
 
-// The event of it may still be to be read. Unread requests do not hide it.
-bool has_hung_up(int fd) {
-  pollfd look{fd, POLLRDHUP, 0};
-  return poll(&look, 1, 0) > 0;
-}
-
-bool is_over_tcp(int fd) {
-  int family = AF_UNSPEC;
-  socklen_t length = sizeof family;
-  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length) < 0 || family != AF_UNIX;
-}
-
-std::vector<gid_t> groups_of(int fd, gid_t first) {
-  socklen_t bytes = 0;
-  getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes);  // how many they are
-  std::vector<gid_t> groups(bytes / sizeof(gid_t));
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) < 0) groups.clear();
-  groups.push_back(first);
-  return groups;
-}
-
-std::optional<HttpPeer> peer_of(int fd) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (is_over_tcp(fd) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
-    return std::nullopt;
-  }
-  return HttpPeer{peer.pid, peer.uid, groups_of(fd, peer.gid)};
-}
-
 // None: all of TCP.
 using User = std::optional<uid_t>;
 User user_of(const std::optional<HttpPeer>& peer) {
   return peer ? User(peer->uid) : std::nullopt;
 }
 
+// A reply that goes on.
+struct Stream {
+  std::string piece;                  // leaves now
+  std::size_t taken = 0;              // of it
+  std::optional<std::string> next{};  // the newest one behind it
+  bool ends = false;
+};
+
+class MicrohttpdServer;
+
 struct Connection {
   enum class At { Headers, Body, Handler, Reply };
 
+  MicrohttpdServer* server = nullptr;
   MHD_Connection* handle = nullptr;
   int fd = -1;
   bool over_tcp = false;
@@ -79,7 +60,10 @@ struct Connection {
   bool suspended = false;
   bool postponed = false;  // until a turn in which it is its request's time
   std::optional<HttpReply> reply;
+  std::optional<Stream> stream;
 };
+
+using Response = std::unique_ptr<MHD_Response, void (*)(MHD_Response*)>;
 
 // Sockets are accepted here and given to one daemon of libmicrohttpd, because a maximum over all
 // listeners, and turning away what is beyond it, is more than that library's own accepting does.
@@ -99,6 +83,7 @@ class MicrohttpdServer final : public HttpServer {
   Result<void> open();
   Result<void> listen(UniqueFd listener) override;
   void reply(HttpCall call, const HttpReply& reply) override;
+  void send(HttpCall call, std::string piece) override;
   std::optional<Time> end_of_turn() override;
 
  private:
@@ -111,6 +96,7 @@ class MicrohttpdServer final : public HttpServer {
                                std::size_t* size, void** context);
   static void on_completed(void* self, MHD_Connection* handle, void** context,
                            MHD_RequestTerminationCode how);
+  static ssize_t on_more_room(void* connection, std::uint64_t at, char* into, std::size_t most);
 
   void accept_some(int listener);
   bool has_room_for(User user) const;
@@ -118,6 +104,8 @@ class MicrohttpdServer final : public HttpServer {
   MHD_Result check_headers(Connection& connection);
   MHD_Result ask(Connection& connection, const char* method, const char* path);
   MHD_Result wait(Connection& connection);
+  Result<void> suspend(Connection& connection);
+  ssize_t next_bytes(Connection& connection, char* into, std::size_t most);
   MHD_Result postpone(Connection& connection);
   void take_up_postponed();
   MHD_Result answer(Connection& connection, const HttpReply& reply);
@@ -139,7 +127,7 @@ class MicrohttpdServer final : public HttpServer {
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
   std::map<User, std::size_t> of_user_;  // connections
   uid_t own_ = geteuid();
-  std::unordered_map<HttpCall, Connection*> calls_;  // without a reply
+  std::unordered_map<HttpCall, Connection*> calls_;  // without a whole reply
   std::set<std::pair<Time, Connection*>> deadlines_;
   std::deque<Connection*> postponed_;
   std::size_t calls_now_ = 0;  // of this turn
@@ -151,7 +139,10 @@ MicrohttpdServer::~MicrohttpdServer() {
   for (const UniqueFd& listener : listeners_) reactor_.unwatch(listener.get());
   if (epoll_ >= 0) reactor_.unwatch(epoll_);
   if (daemon_ == nullptr) return;
-  for (const auto& [call, connection] : calls_) wake(*connection);
+  for (const auto& [call, connection] : calls_) {
+    if (connection->stream) connection->stream->ends = true;
+    wake(*connection);
+  }
   for (const Connection* connection : postponed_) MHD_resume_connection(connection->handle);
   MHD_stop_daemon(daemon_);
 }
@@ -220,6 +211,7 @@ void MicrohttpdServer::on_connection(void* self, MHD_Connection* handle, void** 
   }
   auto made = std::make_unique<Connection>();
   Connection& connection = *made;
+  connection.server = &server;
   connection.handle = handle;
   connection.fd = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
   connection.over_tcp = is_over_tcp(connection.fd);
@@ -242,6 +234,7 @@ void* MicrohttpdServer::begin(MHD_Connection* handle) {
   connection->body.clear();
   connection->too_long = false;
   connection->call = {};
+  connection->stream.reset();
   set_deadline(*connection, reactor_.now() + bounds_.request);
   return connection;
 }
@@ -315,7 +308,7 @@ MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, con
   calls_.emplace(connection.call, &connection);
   const std::optional<HttpReply> reply = handler_(connection.call, request);
   if (reply) {
-    calls_.erase(connection.call);
+    if (!reply->goes_on) calls_.erase(connection.call);
     return answer(connection, *reply);
   }
   if (connection.reply) return answer(connection, *connection.reply);  // from within the handler
@@ -326,20 +319,25 @@ MHD_Result MicrohttpdServer::ask(Connection& connection, const char* method, con
 // means gone, although a client may have closed only its sending half and still read: over TCP a
 // client that was killed looks the same until something is written to it. A lease for a dead client
 // would block the GPU until its deadline; a client that half-closes loses one request, and knows.
-MHD_Result MicrohttpdServer::wait(Connection& connection) {
+Result<void> MicrohttpdServer::suspend(Connection& connection) {
   const auto watched =
       reactor_.watch(connection.fd, EPOLLRDHUP, [this, &connection](std::uint32_t) {
+        if (connection.stream) connection.stream->ends = true;
         wake(connection);
         end_call(connection, false);
       });
-  if (!watched) {
-    end_call(connection, false);
-    return answer(connection, http_error(503, watched.error().message));
-  }
+  if (!watched) return watched;
   connection.suspended = true;
   set_deadline(connection, std::nullopt);
   MHD_suspend_connection(connection.handle);
-  return MHD_YES;
+  return {};
+}
+
+MHD_Result MicrohttpdServer::wait(Connection& connection) {
+  const auto suspended = suspend(connection);
+  if (suspended) return MHD_YES;
+  end_call(connection, false);
+  return answer(connection, http_error(503, suspended.error().message));
 }
 
 // It stays out of the library's sight for some turns. Its deadline bounds that, too.
@@ -384,11 +382,37 @@ void MicrohttpdServer::on_completed(void* self, MHD_Connection*, void** context,
 
 void MicrohttpdServer::reply(HttpCall call, const HttpReply& reply) {
   const auto at = calls_.find(call);
-  if (at == calls_.end()) return;
+  if (at == calls_.end() || at->second->stream) return;
   Connection& connection = *at->second;
-  calls_.erase(at);
+  if (!reply.goes_on) calls_.erase(at);
   connection.reply = reply;
   wake(connection);
+}
+
+void MicrohttpdServer::send(HttpCall call, std::string piece) {
+  const auto at = calls_.find(call);
+  if (at == calls_.end() || !at->second->stream) return;
+  at->second->stream->next = std::move(piece);
+  wake(*at->second);
+}
+
+// Called once what it gave the last time is with the kernel.
+ssize_t MicrohttpdServer::on_more_room(void* of, std::uint64_t, char* into, std::size_t most) {
+  auto& connection = *static_cast<Connection*>(of);
+  return connection.server->next_bytes(connection, into, most);
+}
+
+ssize_t MicrohttpdServer::next_bytes(Connection& connection, char* into, std::size_t most) {
+  Stream& stream = *connection.stream;
+  if (stream.taken == stream.piece.size() && stream.next) {
+    stream = {std::move(*stream.next), 0, std::nullopt, stream.ends};
+  }
+  if (stream.ends) return MHD_CONTENT_READER_END_WITH_ERROR;
+  const std::size_t some = stream.piece.copy(into, most, stream.taken);
+  stream.taken += some;
+  if (some == 0) return suspend(connection) ? 0 : MHD_CONTENT_READER_END_WITH_ERROR;
+  set_deadline(connection, reactor_.now() + bounds_.idle);
+  return static_cast<ssize_t>(some);
 }
 
 // A body that the library has as a whole leaves with the headers, and the library counts it as sent
@@ -401,15 +425,25 @@ void free_body(void* body) {
   delete static_cast<std::string*>(body);
 }
 
+Response whole(const std::string& text) {
+  auto body = std::make_unique<std::string>(text);
+  Response response(MHD_create_response_from_callback(body->size(), kReplyBlock, &read_body,
+                                                      body.get(), &free_body),
+                    &MHD_destroy_response);
+  if (response) static_cast<void>(body.release());  // the response's
+  return response;
+}
+
 MHD_Result MicrohttpdServer::answer(Connection& connection, const HttpReply& reply) {
-  auto body = std::make_unique<std::string>(reply.body);
-  const std::unique_ptr<MHD_Response, void (*)(MHD_Response*)> response(
-      MHD_create_response_from_callback(body->size(), kReplyBlock, &read_body, body.get(),
-                                        &free_body),
-      &MHD_destroy_response);
+  if (reply.goes_on) connection.stream = Stream{reply.body};
+  const Response response =
+      !reply.goes_on
+          ? whole(reply.body)
+          : Response(MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kReplyBlock, &on_more_room,
+                                                       &connection, nullptr),
+                     &MHD_destroy_response);
   if (!response) return MHD_NO;
-  static_cast<void>(body.release());  // the response's
-  MHD_add_response_header(response.get(), "Content-Type", "application/json");
+  MHD_add_response_header(response.get(), "Content-Type", reply.type.data());
   MHD_add_response_header(response.get(), "Cache-Control", "no-store");
   MHD_add_response_header(response.get(), "X-Content-Type-Options", "nosniff");
   for (const auto& [name, value] : reply.headers) {

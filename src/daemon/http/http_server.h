@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,9 @@ struct HttpReply {
   int status = 200;
   std::string body;  // JSON
   std::vector<std::pair<std::string, std::string>> headers;
+  std::string_view type = "application/json";  // a literal
+  // The body is the first piece of a reply without an end. send() has the further ones.
+  bool goes_on = false;
 };
 // A reply with one line of text for people, as JSON.
 HttpReply http_error(int status, const std::string& line);
@@ -57,6 +61,7 @@ struct HttpBounds {
   // half-sent requests longer in memory.
   Duration request = 10s;
   // From a reply to the next request's first line. A client that polls less often connects anew.
+  // Also for taking a piece of a reply that goes on.
   Duration idle = 60s;
 };
 
@@ -68,8 +73,9 @@ class HttpServer {
   // No reply means: reply() comes later.
   using Handler = std::function<std::optional<HttpReply>(HttpCall, const HttpRequest&)>;
   // The end of a call: the reply is with the kernel whole, or the connection ended before. What the
-  // kernel of a client that died has taken counts as sent. Once for each call, not from within
-  // reply() or the handler, and not by the end of the server.
+  // kernel of a client that died has taken counts as sent. A reply that goes on is never sent
+  // whole. Once for each call, not from within reply(), send() or the handler, and not by the end
+  // of the server.
   using Ended = std::function<void(HttpCall, bool sent)>;
 
   static constexpr std::size_t kLongestBody = 64 * 1024;
@@ -85,8 +91,12 @@ class HttpServer {
   virtual Result<void> listen(UniqueFd listener) = 0;
   // The answer to a call that the handler left open. Nothing happens when the call has ended.
   virtual void reply(HttpCall call, const HttpReply& reply) = 0;
-  // Sends what reply() was given, and does what is due by time; the answer is when to look again.
-  // Called once a turn. It may call the handler.
+  // The next piece of a reply that goes on. A slow client gets the newest piece alone after the one
+  // that it takes now, because its memory would grow otherwise. Nothing happens when the call has
+  // ended.
+  virtual void send(HttpCall call, std::string piece) = 0;
+  // Sends what reply() and send() were given, and does what is due by time; the answer is when to
+  // look again. Called once a turn. It may call the handler.
   virtual std::optional<Time> end_of_turn() = 0;
 };
 

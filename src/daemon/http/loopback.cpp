@@ -23,14 +23,6 @@ bool reads_as(int family, std::string_view text, void* bytes) {
   return inet_pton(family, std::string(text).c_str(), bytes) == 1;
 }
 
-void set_port(LoopbackAddress& at, std::uint16_t port) {
-  if (at.address.ss_family == AF_INET) {
-    reinterpret_cast<sockaddr_in&>(at.address).sin_port = htons(port);
-  } else {
-    reinterpret_cast<sockaddr_in6&>(at.address).sin6_port = htons(port);
-  }
-}
-
 }  // namespace
 
 std::optional<HostAndPort> host_and_port(std::string_view text) {
@@ -44,22 +36,39 @@ std::optional<HostAndPort> host_and_port(std::string_view text) {
   return HostAndPort{text.substr(0, colon), port};
 }
 
-std::optional<LoopbackAddress> loopback_address(std::string_view host) {
-  LoopbackAddress found;
+void set_port(SocketAddress& at, std::uint16_t port) {
+  if (at.address.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(at.address).sin_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in6&>(at.address).sin6_port = htons(port);
+  }
+}
+
+std::optional<SocketAddress> numeric_address(std::string_view host) {
+  SocketAddress found;
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     auto& six = reinterpret_cast<sockaddr_in6&>(found.address);
     if (!reads_as(AF_INET6, host.substr(1, host.size() - 2), &six.sin6_addr)) return std::nullopt;
-    if (!IN6_IS_ADDR_LOOPBACK(&six.sin6_addr)) return std::nullopt;
     six.sin6_family = AF_INET6;
     found.length = sizeof six;
     return found;
   }
   auto& four = reinterpret_cast<sockaddr_in&>(found.address);
   if (!reads_as(AF_INET, host, &four.sin_addr)) return std::nullopt;
-  if (ntohl(four.sin_addr.s_addr) >> 24 != IN_LOOPBACKNET) return std::nullopt;
   four.sin_family = AF_INET;
   found.length = sizeof four;
   return found;
+}
+
+std::optional<SocketAddress> loopback_address(std::string_view host) {
+  const auto found = numeric_address(host);
+  if (!found) return std::nullopt;
+  const bool is_loopback =
+      found->address.ss_family == AF_INET6
+          ? IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(found->address).sin6_addr)
+          : ntohl(reinterpret_cast<const sockaddr_in&>(found->address).sin_addr.s_addr) >> 24 ==
+                IN_LOOPBACKNET;
+  return is_loopback ? found : std::nullopt;
 }
 
 Result<UniqueFd> listen_on_loopback(const std::string& address) {

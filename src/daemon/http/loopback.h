@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -16,12 +17,14 @@ struct HostAndPort {
 };
 std::optional<HostAndPort> host_and_port(std::string_view text);
 
-// A socket address, without a port.
-struct LoopbackAddress {
+struct SocketAddress {
   sockaddr_storage address{};
   socklen_t length = 0;
 };
-// Of "127.0.0.1" (or any other 127.x.y.z) and "[::1]"; none of everything else.
-std::optional<LoopbackAddress> loopback_address(std::string_view host);
+void set_port(SocketAddress& at, std::uint16_t port);
+// Of "10.1.2.3" and "[fd00::1]", without a port; none of everything else.
+std::optional<SocketAddress> numeric_address(std::string_view host);
+// Of "127.0.0.1" (or any other 127.x.y.z) and "[::1]", without a port; none of everything else.
+std::optional<SocketAddress> loopback_address(std::string_view host);
 
 }  // namespace nvshare::daemon

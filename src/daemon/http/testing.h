@@ -33,8 +33,8 @@
 
 namespace nvshare::daemon {
 
-// Listens on TCP and on a Unix socket. GET /now is answered at once, POST /echo with the body, and
-// /wait waits for answer(). Further paths are the test's.
+// Listens on TCP and on a Unix socket. GET /now is answered at once, POST /echo with the body. /wait
+// waits for answer(), and /stream goes on by send(). Further paths are the test's.
 class Served {
  public:
   explicit Served(HttpBounds bounds = {}, HttpServer::Handler further = {})
@@ -88,6 +88,7 @@ class Served {
 
   // The first `count` calls of /wait, in their order, once there are that many.
   std::vector<HttpCall> waiting(std::size_t count) { return first(waiting_, count); }
+  std::vector<HttpCall> streams(std::size_t count) { return first(streams_, count); }
   std::vector<HttpCall> gone(std::size_t count) { return first(gone_, count); }
   std::vector<HttpCall> sent(std::size_t count) { return first(sent_, count); }
   std::size_t gone_so_far() {
@@ -104,6 +105,9 @@ class Served {
   void answer(HttpCall call, const std::string& body) {
     in_loop([&] { server_->reply(call, {200, body, {}}); });
   }
+  void send(HttpCall call, const std::string& piece) {
+    in_loop([&] { server_->send(call, piece); });
+  }
   HttpServer& server() { return *server_; }
   // With a reply that has had no turn to leave.
   void end_server(HttpCall unsent) {
@@ -118,6 +122,10 @@ class Served {
     ++handled_;
     if (request.path == "/now") return HttpReply{200, "{}", {}};
     if (request.path == "/echo") return HttpReply{200, request.body, {}};
+    if (request.path == "/stream") {
+      tell(streams_, call);
+      return HttpReply{200, "first\n\n", {}, "text/event-stream", true};
+    }
     if (request.path != "/wait" && further_) return further_(call, request);
     if (request.path != "/wait") return http_error(404, "unknown");
     tell(waiting_, call);
@@ -184,6 +192,7 @@ class Served {
   std::condition_variable told_;
   std::deque<std::function<void()>> tasks_;
   std::vector<HttpCall> waiting_;
+  std::vector<HttpCall> streams_;
   std::vector<HttpCall> gone_;
   std::vector<HttpCall> sent_;
   std::string logged_;

@@ -57,6 +57,20 @@ class Client {
                      headers, body.size(), body));
   }
 
+  // The next event of a reply that goes on, behind its head, without the empty line at its end.
+  // None when the connection has ended before.
+  std::optional<std::string> event() {
+    std::size_t end = 0;
+    while ((end = events_.find("\n\n")) == std::string::npos) {
+      const auto some = chunk();
+      if (!some) return std::nullopt;
+      events_ += *some;
+    }
+    std::string one = events_.substr(0, end);
+    events_.erase(0, end + 2);
+    return one;
+  }
+
   // None when the connection has ended before.
   std::optional<Reply> read(bool has_body = true) {
     while (in_.find("\r\n\r\n") == std::string::npos) {
@@ -74,6 +88,7 @@ class Client {
       at = next;
     }
     in_.erase(0, end + 4);
+    chunks_ = reply.headers.contains("Transfer-Encoding");
     const auto length = reply.headers.find("Content-Length");
     if (!has_body || length == reply.headers.end()) return reply;
     const std::size_t size = std::stoul(length->second);
@@ -108,6 +123,26 @@ class Client {
   }
 
  private:
+  // Of a body in chunks. None at its end, too. To HTTP/1.0 a body goes as it is.
+  std::optional<std::string> chunk() {
+    if (!chunks_) {
+      if (in_.empty() && !receive()) return std::nullopt;
+      return std::exchange(in_, "");
+    }
+    std::size_t line = 0;
+    while ((line = in_.find("\r\n")) == std::string::npos) {
+      if (!receive()) return std::nullopt;
+    }
+    const std::size_t size = std::stoul(in_.substr(0, line), nullptr, 16);
+    while (in_.size() < line + 2 + size + 2) {
+      if (!receive()) return std::nullopt;
+    }
+    std::string bytes = in_.substr(line + 2, size);
+    in_.erase(0, line + 2 + size + 2);
+    if (bytes.empty()) return std::nullopt;
+    return bytes;
+  }
+
   bool receive() {
     char buffer[65536];
     errno = 0;
@@ -119,6 +154,8 @@ class Client {
 
   UniqueFd socket_;
   std::string in_;
+  bool chunks_ = false;  // of the last reply
+  std::string events_;
 };
 
 }  // namespace nvshare::daemon

@@ -1,6 +1,5 @@
 #include "daemon/lease/api.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/uuid.h"
 #include "daemon/lease/request_body.h"
+#include "daemon/lease/status_view.h"
 #include "daemon/lease/usage_config.h"
 #include "daemon/serve/request.h"
 
@@ -19,13 +19,8 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-std::int64_t milliseconds(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
-
 HttpReply json_reply(int status, const Object& body) {
-  // A text of a service may be no UTF-8.
-  return {status, body.dump(-1, ' ', false, Object::error_handler_t::replace) + "\n", {}};
+  return {status, text_of(body), {}};
 }
 
 int status_of(core::Outcome outcome) {
@@ -59,13 +54,6 @@ HttpReply taken_away(std::string_view line, std::string_view reason) {
   return json_reply(kGone, {{"error", line}, {"reason", reason}});
 }
 
-Object counts_of(const core::LeaseCounts& counts) {
-  return {{"acquired", counts.acquired},    {"timedOut", counts.timed_out},
-          {"skipped", counts.skipped},      {"fellBack", counts.fell_back},
-          {"queueFull", counts.queue_full}, {"revoked", counts.revoked},
-          {"released", counts.released},    {"queueWaitMsTotal", milliseconds(counts.waited)}};
-}
-
 }  // namespace
 
 // --- the requests ------------------------------------------------------------------------------
@@ -80,9 +68,8 @@ struct LeaseApi::Json {
 
   Time now() const { return api.world_.now(); }
   const core::Arbiter& arbiter() const { return api.leases_.arbiter(); }
-  std::string wall(Time at) const;
-  int index_of(GpuId gpu) const;
-  std::string key_of(GpuId gpu) const;
+  const Broker& broker() const { return api.world_.broker; }
+  std::string wall(Time at) const { return utc_text(api.world_.wall_of(at)); }
   Result<GpuId> gpu_named(const Object& key) const;
   bool is_admin() const;
   bool may_see(std::optional<std::uint32_t> uid) const;
@@ -95,7 +82,6 @@ struct LeaseApi::Json {
   Result<void> take_policy(const Object& body, core::LeaseRequest& into) const;
   Object answer_of(const LeaseRecord& lease, const core::Answer& answer) const;
   Object view_of(const core::LeaseView& view) const;
-  Object view_of(GpuId gpu) const;
 
   Answer ask(std::optional<Object> gpu);
   Answer ask_somewhere() { return ask(std::nullopt); }
@@ -106,24 +92,10 @@ struct LeaseApi::Json {
   Answer renew();
   Answer classes();
   Answer status();
+  Answer stream();
   Answer config();
   Answer change();
 };
-
-std::string LeaseApi::Json::wall(Time at) const {
-  const std::int64_t then = api.world_.wall_of(at);
-  const auto seconds = static_cast<std::time_t>(then / 1000);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(seconds), then % 1000);
-}
-
-int LeaseApi::Json::index_of(GpuId gpu) const {
-  const auto& gpus = api.world_.broker.gpus();
-  return static_cast<int>(std::distance(gpus.begin(), gpus.find(gpu)));
-}
-
-std::string LeaseApi::Json::key_of(GpuId gpu) const {
-  return nvshare::to_text(api.world_.broker.gpus().at(gpu).uuid);
-}
 
 // A GPU by its index, as a number or a text, or by its UUID.
 Result<GpuId> LeaseApi::Json::gpu_named(const Object& key) const {
@@ -223,8 +195,8 @@ Object LeaseApi::Json::answer_of(const LeaseRecord& lease, const core::Answer& a
   if (answer.outcome == core::Outcome::Acquired) {
     said["leaseId"] = lease.name;
     said["taskType"] = lease.ask.request.task_class;
-    said["gpu"] = index_of(lease.ask.request.gpu);
-    said["gpuKey"] = key_of(lease.ask.request.gpu);
+    said["gpu"] = index_of(broker(), lease.ask.request.gpu);
+    said["gpuKey"] = key_of(broker(), lease.ask.request.gpu);
     said["acquiredAt"] = wall(now());
     said["queueWaitMs"] = milliseconds(answer.waited);
     said["expiresAt"] = wall(answer.expires);
@@ -289,8 +261,8 @@ Object LeaseApi::Json::view_of(const core::LeaseView& view) const {
   shown["leaseId"] = visible ? Object(record->name) : Object(nullptr);
   shown["taskType"] = view.task_class;
   shown["priority"] = view.priority;
-  shown["gpu"] = index_of(view.gpu);
-  shown["gpuKey"] = key_of(view.gpu);
+  shown["gpu"] = index_of(broker(), view.gpu);
+  shown["gpuKey"] = key_of(broker(), view.gpu);
   shown["state"] = view.preparing ? "PREPARING" : view.active ? "ACTIVE" : "WAITING";
   shown["askedAt"] = wall(view.asked);
   if (view.active && !view.preparing) {
@@ -393,29 +365,19 @@ LeaseApi::Json::Answer LeaseApi::Json::classes() {
   return json_reply(200, {{"classes", all}});
 }
 
-Object LeaseApi::Json::view_of(GpuId gpu) const {
-  Object shown{{"gpu", index_of(gpu)}, {"gpuKey", key_of(gpu)}};
-  const auto view = arbiter().gpu(gpu, now());
-  if (!view) return shown;
-  const auto optional = [](const auto& value) { return value ? Object(*value) : Object(nullptr); };
-  shown["gpu_admission_state"] = core::name_of(view->state);
-  shown["gpu_usage"] = optional(view->usage);
-  shown["gpu_usage_cache_age_ms"] = view->age ? Object(milliseconds(*view->age)) : Object(nullptr);
-  shown["gpu_queue_len"] = view->waiting;
-  shown["active_leases"] = view->active;
-  shown["lease_slots"] = arbiter().config().slots;
-  shown["high_water"] = view->marks.high;
-  shown["low_water"] = view->marks.low;
-  shown["raised_until"] = view->raised_until ? Object(wall(*view->raised_until)) : Object(nullptr);
-  return shown;
+LeaseApi::Json::Answer LeaseApi::Json::status() {
+  return HttpReply{200, api.status().body, {}};
 }
 
-LeaseApi::Json::Answer LeaseApi::Json::status() {
-  Object gpus = Object::array();
-  for (const auto& [id, gpu] : api.world_.broker.gpus()) gpus.push_back(view_of(id));
-  Object classes = Object::object();
-  for (const auto& [name, counts] : arbiter().counts()) classes[name] = counts_of(counts);
-  return json_reply(200, {{"time", wall(now())}, {"gpus", gpus}, {"classes", classes}});
+LeaseApi::Json::Answer LeaseApi::Json::stream() {
+  StatusFeed::User user{std::nullopt, is_admin()};
+  if (request.peer) user.uid = request.peer->uid;
+  auto first = api.feed_.open(call, user, now());
+  if (!first) return http_error(429, "there are too many streams of the status");
+  HttpReply reply{200, std::move(*first), {}};
+  reply.type = "text/event-stream";
+  reply.goes_on = true;
+  return reply;
 }
 
 LeaseApi::Json::Answer LeaseApi::Json::config() {
@@ -452,7 +414,8 @@ const std::vector<LeaseApi::Route>& LeaseApi::routes() {
       {"GET", "/v1/leases", &Json::list},           {"GET", "/v1/leases/*", &Json::look},
       {"DELETE", "/v1/leases/*", &Json::release},   {"POST", "/v1/leases/*/renew", &Json::renew},
       {"GET", "/v1/classes", &Json::classes},       {"GET", "/v1/status", &Json::status},
-      {"GET", "/v1/config", &Json::config},         {"PATCH", "/v1/config", &Json::change},
+      {"GET", "/v1/status/stream", &Json::stream},  {"GET", "/v1/config", &Json::config},
+      {"PATCH", "/v1/config", &Json::change},
   };
   return all;
 }
@@ -481,7 +444,8 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
 
 }  // namespace
 
-LeaseApi::LeaseApi(Leases& leases, World world) : leases_(leases), world_(std::move(world)) {
+LeaseApi::LeaseApi(Leases& leases, World world)
+    : leases_(leases), world_(std::move(world)), feed_([this] { return status(); }) {
   leases_.on_answer([this](const LeaseRecord& lease, const core::Answer& answer) {
     const auto at = calls_.find(lease.id);
     if (at == calls_.end()) return;
@@ -516,7 +480,13 @@ std::optional<HttpReply> LeaseApi::handle(HttpCall call, const HttpRequest& requ
   return refused;
 }
 
+StatusText LeaseApi::status() const {
+  const auto push = world_.push ? world_.push() : std::nullopt;
+  return status_text({leases_.arbiter(), world_.broker, world_.wall_of, push}, world_.now());
+}
+
 void LeaseApi::ended(HttpCall call, bool sent) {
+  feed_.close(call);
   const auto at = asked_.find(call);
   if (at == asked_.end()) return;
   const LeaseId lease = at->second;

@@ -10,6 +10,8 @@
 #include "daemon/broker/broker.h"
 #include "daemon/http/http_server.h"
 #include "daemon/lease/leases.h"
+#include "daemon/lease/status_feed.h"
+#include "daemon/lease/status_push.h"
 #include "daemon/settings.h"
 
 namespace nvshare::daemon {
@@ -33,6 +35,7 @@ class LeaseApi {
     WallOf wall_of;
     std::uint32_t own_uid = 0;  // of the scheduler: an administrator beside root
     std::optional<std::uint32_t> admin_group{};
+    std::function<std::optional<PushCounts>()> push{};  // none while nothing is pushed
   };
 
   LeaseApi(Leases& leases, World world);
@@ -43,6 +46,9 @@ class LeaseApi {
   std::optional<HttpReply> handle(HttpCall call, const HttpRequest& request);
   // The answer is sent, or nobody is there for it: then the lease that it is about is given back.
   void ended(HttpCall call, bool sent);
+  StatusText status() const;
+  // The streams of the status; its end of the turn is the caller's to call.
+  StatusFeed& feed() { return feed_; }
 
  private:
   struct Json;  // keeps the JSON library out of this header
@@ -60,6 +66,7 @@ class LeaseApi {
 
   Leases& leases_;
   World world_;
+  StatusFeed feed_;
   Lists lists_;
   Reply reply_;
   std::map<HttpCall, LeaseId> asked_;  // whose answer is not sent

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "daemon/lease/testing.h"
 
 namespace nvshare::daemon {
@@ -373,6 +377,47 @@ TEST(LeaseApi, TheStatusOfAGpuWithoutASampleIsUnknown) {
   EXPECT_EQ(w.get("/v1/status")["gpus"][0]["gpu_admission_state"], "NORMAL");
   w.pass(2001ms);
   EXPECT_EQ(w.get("/v1/status")["gpus"][0]["gpu_admission_state"], "UNKNOWN") << "too old";
+}
+
+TEST(LeaseApi, AStreamHasTheStatusAsItsEvents) {
+  LeaseWorld w;
+  std::vector<std::string> events;
+  w.api.feed().set_send([&](HttpCall call, const std::string& event) {
+    EXPECT_EQ(call, HttpCall{1});
+    events.push_back(event);
+  });
+  const HttpReply reply = w.call("GET", "/v1/status/stream");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.type, "text/event-stream");
+  EXPECT_TRUE(reply.goes_on);
+  EXPECT_EQ(reply.body, status_event(w.call("GET", "/v1/status").body));
+  w.pass(1s);
+  w.api.feed().end_of_turn(w.broker.now);
+  EXPECT_TRUE(events.empty()) << "time alone is no change";
+  for (const auto& change : std::vector<std::function<void()>>{
+           [&] { w.usage(40); }, [&] { w.lease("ASR"); }, [&] { w.ask("NMT"); },
+           [&] { w.pass(2s + 1ms); }}) {  // the reading is too old then
+    const std::size_t before = events.size();
+    w.pass(StatusFeed::kShortest);
+    change();
+    w.api.feed().end_of_turn(w.broker.now);
+    ASSERT_EQ(events.size(), before + 1);
+    EXPECT_EQ(events.back(), status_event(w.call("GET", "/v1/status").body));
+  }
+  EXPECT_EQ(events.back().find('\n'), events.back().find("\ndata: ")) << "two lines";
+  EXPECT_EQ(events.back().find('\n', events.back().find("data: ")), events.back().size() - 2);
+  w.api.ended(HttpCall{1}, false);
+  EXPECT_EQ(w.api.feed().streams(), 0u);
+}
+
+TEST(LeaseApi, TheCountsOfThePushAreNoChange) {
+  LeaseWorld w;
+  EXPECT_EQ(w.get("/v1/status")["status_push"], nullptr);
+  const std::string essence = w.api.status().essence;
+  w.push = PushCounts{3, 2, true};
+  const Json push = w.get("/v1/status")["status_push"];
+  EXPECT_EQ(push, Json({{"delivered", 3}, {"failed", 2}, {"failing", true}}));
+  EXPECT_EQ(w.api.status().essence, essence);
 }
 
 TEST(LeaseApi, AHintRaisesTheMarksForAWhile) {

@@ -1,6 +1,8 @@
 #include "daemon/lease/lender.h"
 
 #include <algorithm>
+#include <tuple>
+#include <vector>
 
 #include "daemon/broker/tree.h"
 
@@ -135,16 +137,16 @@ void Lender::tell(const std::map<ClientId, core::ClientLease>& next, Time now) {
       broker_.set_lease(client, core::ClientLease::None, now);
     }
   }
-  const auto changes = [&](bool complete) {
-    for (const auto& [client, as] : next) {
-      const auto before = leased_.find(client);
-      const bool changed = before == leased_.end() || before->second != as;
-      if (changed && is_complete(client) == complete) broker_.set_lease(client, as, now);
-    }
-  };
-  // What is there is told first. Memory that comes in would take its room otherwise.
-  changes(true);
-  changes(false);
+  // First what must stop, then what is there: memory that comes in would take its room otherwise.
+  std::vector<std::tuple<int, ClientId, core::ClientLease>> changes;
+  for (const auto& [client, as] : next) {
+    const auto before = leased_.find(client);
+    if (before != leased_.end() && before->second == as) continue;
+    const int rank = as == core::ClientLease::Over ? 0 : is_complete(client) ? 1 : 2;
+    changes.emplace_back(rank, client, as);
+  }
+  std::ranges::sort(changes);
+  for (const auto& [rank, client, as] : changes) broker_.set_lease(client, as, now);
   leased_ = next;
 }
 

@@ -46,12 +46,21 @@ LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& set
       lender_(broker, processes, settings.is_private),
       api_(leases_, {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
                      [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid(),
-                     admin_group(settings)}) {
+                     admin_group(settings), [this] { return push_.counts(); }}),
+      push_(reactor, log, [this] { return api_.status().body; }) {
   leases_.use_programs(
       {[this](const LeaseHolder& holder, GpuId gpu) { return lender_.any_program(holder, gpu); },
        [this](const LeaseHolder& holder, GpuId gpu) {
          return lender_.memory_is_there(holder, gpu);
        }});
+  follow_settings();
+}
+
+void LeaseService::follow_settings() {
+  leases_.set_config(settings_.arbiter);
+  push_.follow(settings_.status_push_url, settings_.status_push_interval);
+  // The feed looks at the status for the push, too.
+  api_.feed().on_change(push_.on() ? [this] { push_.changed(); } : std::function<void()>());
 }
 
 void LeaseService::serve(const std::string& unix_socket, bool is_private) {
@@ -65,6 +74,8 @@ void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   }
   http_ = std::move(*http);
   api_.set_reply([this](HttpCall call, const HttpReply& reply) { http_->reply(call, reply); });
+  api_.feed().set_send(
+      [this](HttpCall call, const std::string& event) { http_->send(call, event); });
   const auto listen = [&](const std::string& where, Result<UniqueFd> socket) {
     const auto served = socket ? http_->listen(std::move(*socket)) : Result<void>(socket.error());
     if (served) return log_.info("http", {{"listens", where}});
@@ -118,8 +129,10 @@ std::optional<Time> LeaseService::end_of_turn() {
   // After the leases, because their answers go out in this turn. It may take requests, too.
   const auto due = http_ ? http_->end_of_turn() : std::nullopt;
   const auto more = lender_.end_of_turn(leases_, reactor_.now());
+  const auto told = api_.feed().end_of_turn(reactor_.now());
+  const auto push = push_.end_of_turn();
   std::optional<Time> next = leases_.next_wakeup();
-  for (const auto& other : {due, more}) {
+  for (const auto& other : {due, more, told, push}) {
     if (other && (!next || *other < *next)) next = other;
   }
   return next;

@@ -9,6 +9,7 @@
 #include "daemon/lease/api.h"
 #include "daemon/lease/leases.h"
 #include "daemon/lease/lender.h"
+#include "daemon/lease/status_push.h"
 
 namespace nvshare::daemon {
 
@@ -29,7 +30,7 @@ class LeaseService {
   void restore(Kept& kept);
   // GPUs that the broker has found since.
   void follow_gpus();
-  void follow_settings() { leases_.set_config(settings_.arbiter); }
+  void follow_settings();
   std::optional<Time> end_of_turn();
   // About once a second.
   void look();
@@ -42,6 +43,7 @@ class LeaseService {
   Leases leases_;
   Lender lender_;
   LeaseApi api_;
+  StatusPush push_;
   std::unique_ptr<HttpServer> http_;
   std::size_t gpus_ = 0;
   std::vector<KeptLease> awaiting_;  // restored ones whose GPU is not there yet

@@ -39,7 +39,8 @@ struct LeaseWorld {
                        const auto at = users.find(pid);
                        return at == users.end() ? std::nullopt : std::optional(at->second);
                      },
-                     [this](Time at) { return wall + (at - start).count() / 1'000'000; }, 7, 70}) {
+                     [this](Time at) { return wall + (at - start).count() / 1'000'000; }, 7, 70,
+                     [this] { return push; }}) {
     picture.process(kOwner, 1, "/");
     picture.process(kOtherOwner, 1, "/");
     for (const auto& [id, gpu] : broker.broker.gpus()) leases.add_gpu(id);
@@ -98,6 +99,7 @@ struct LeaseWorld {
   std::map<int, std::uint32_t> users{{kOwner, 1000}, {kOtherOwner, 1001}};
   Leases leases;
   LeaseApi api;
+  std::optional<PushCounts> push;
   std::optional<HttpPeer> peer = HttpPeer{kOwner, 1000};
   bool hung_up = false;
   HttpCall last{0};
