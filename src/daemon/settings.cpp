@@ -4,20 +4,19 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <climits>
-#include <cmath>
 #include <map>
 #include <span>
 #include <type_traits>
 #include <variant>
 
 #include "base/suggest.h"
+#include "config/arbiter_keys.h"
 #include "config/backend.h"
+#include "config/class_tables.h"
 #include "config/config_keys.h"
 #include "config/exact_text.h"
 #include "config/memory_limit.h"
-#include "daemon/class_tables.h"
 #include "wire/channel.h"
 
 namespace nvshare::daemon {
@@ -43,7 +42,7 @@ struct OwnKey {
   std::string_view help;
 };
 
-constexpr std::array kOwnKeys{
+constexpr std::array kDaemonKeys{
     OwnKey{"run_directory", &Settings::run_directory, 0, 0, false,
            "where the scheduler's sockets are"},
     OwnKey{"when_lost", &Settings::when_lost, 0, 0, true,
@@ -73,28 +72,24 @@ constexpr std::array kOwnKeys{
            "the group that may use the control socket and all leases, beside root"},
     OwnKey{"http_listen", &Settings::http_listen, 0, 0, false,
            "where services ask for leases over TCP, beside the Unix socket; off: nowhere"},
-    OwnKey{"usage_sample_interval", &Settings::usage_sample_interval, 50, 2000, true,
+    OwnKey{config::kUsageInterval, &Settings::usage_sample_interval,
+           static_cast<int>(config::kLeastUsageInterval / 1ms),
+           static_cast<int>(config::kMostUsageInterval / 1ms), true,
            "how often the usage of the GPUs is looked at"},
-    OwnKey{"usage_cache_ttl", &UsageRules::cache_ttl, 0, 0, true,
-           "an older reading of the usage is not believed"},
-    OwnKey{"usage_high_water", &UsageRules::high_water, 0, 0, true,
-           "percent of usage from which on a GPU is under high pressure"},
-    OwnKey{"usage_low_water", &UsageRules::low_water, 0, 0, true,
-           "percent of usage at which the pressure is over"},
-    OwnKey{"usage_boosts", &UsageRules::boosts, 0, 0, true,
-           "requests with long audio raise both marks for a while"},
-    OwnKey{"usage_long_audio", &UsageRules::long_audio, 0, 0, true,
-           "the length of audio from which on the marks rise"},
-    OwnKey{"usage_high_boost", &UsageRules::high_boost, 0, 0, true,
-           "percent by which the high mark rises"},
-    OwnKey{"usage_low_boost", &UsageRules::low_boost, 0, 0, true,
-           "percent by which the low mark rises"},
-    OwnKey{"usage_boost_lasts", &UsageRules::boost_lasts, 0, 0, true,
-           "how long the marks stay raised"},
-    OwnKey{"lease_slots", &core::ArbiterConfig::slots, 0, 0, true, "leases on one GPU at a time"},
-    OwnKey{"lease_queue", &core::ArbiterConfig::queue, 0, 0, true,
-           "requests that may wait for one GPU"},
 };
+
+// With the arbiter's, of which a scenario has the same.
+const std::vector<OwnKey>& own_keys() {
+  static const std::vector<OwnKey> keys = [] {
+    std::vector<OwnKey> all(kDaemonKeys.begin(), kDaemonKeys.end());
+    for (const config::ArbiterKey& key : config::arbiter_keys()) {
+      const auto place = [](auto member) { return OwnKey::Member(member); };
+      all.push_back({key.name, std::visit(place, key.member), 0, 0, true, key.help});
+    }
+    return all;
+  }();
+  return keys;
+}
 
 // Where a setting is kept.
 template <typename S, typename T>
@@ -114,13 +109,8 @@ auto& field(S& settings, T UsageRules::*member) {
 std::vector<std::string> problems_of(const Settings& settings) {
   std::vector<std::string> found = core::problems(settings.core);
   for (std::string& one : core::problems(settings.arbiter)) found.push_back(std::move(one));
-  // With less the usage would be unknown before each reading.
-  const Duration ttl = settings.arbiter.usage.cache_ttl;
-  if (2 * ttl < 3 * settings.usage_sample_interval) {
-    found.push_back(
-        fmt::format("usage_cache_ttl: {} is less than 1.5 times usage_sample_interval, {}",
-                    to_text(ttl), to_text(settings.usage_sample_interval)));
-  }
+  const auto stale = config::ttl_problem(settings.arbiter.usage, settings.usage_sample_interval);
+  if (stale) found.push_back(*stale);
   return found;
 }
 
@@ -149,9 +139,8 @@ std::string own_variable(std::string_view name) {
 }
 
 const OwnKey* find_own(std::string_view name) {
-  const auto at = std::find_if(kOwnKeys.begin(), kOwnKeys.end(),
-                               [&](const OwnKey& key) { return key.name == name; });
-  return at == kOwnKeys.end() ? nullptr : &*at;
+  const auto at = std::ranges::find(own_keys(), name, &OwnKey::name);
+  return at == own_keys().end() ? nullptr : &*at;
 }
 
 Result<ArenaLimit> parse_arena_limit(std::string_view text) {
@@ -163,16 +152,6 @@ Result<ArenaLimit> parse_arena_limit(std::string_view text) {
   const auto bytes = config::parse_memory_limit(text);
   if (!bytes) return bytes.error();
   return ArenaLimit{0, *bytes};
-}
-
-Result<double> parse_number(std::string_view text) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || at != end || !std::isfinite(value)) {
-    return Error{fmt::format("'{}' is not a number", text)};
-  }
-  return value;
 }
 
 Result<Duration> parse_time(std::string_view text, const OwnKey& key) {
@@ -340,7 +319,7 @@ std::vector<Setting> make_settings() {
     one.changeable = key.name != "policy" && key.name != "window";  // as the core says
     all.push_back(std::move(one));
   }
-  for (const OwnKey& key : kOwnKeys) {
+  for (const OwnKey& key : own_keys()) {
     Setting one;
     one.name = key.name;
     one.range = range_of_own(key);
@@ -407,7 +386,7 @@ void load_file(std::string_view text, const std::string& name, const NameLookup&
     const auto set = assign(loaded.settings, setting.name, *given);
     if (!set) table.problem(setting.name, without_name(set.error().message, setting.name));
   }
-  loaded.settings.arbiter.classes = read_classes(table, problems);
+  loaded.settings.arbiter.classes = config::read_classes(table, problems);
   for (const std::string& problem : problems_of(loaded.settings)) {
     const std::string key = problem.substr(0, problem.find(':'));
     table.problem(key, without_name(problem, key));
@@ -530,9 +509,9 @@ std::string to_file(const Settings& settings) {
   for (const Setting& one : all_settings()) {
     const std::string value = text_of(settings, one.name);
     text += fmt::format("\n# {} ({})\n", one.help, one.range);
-    text += fmt::format("{} = {}\n", one.name, one.quoted ? toml_text(value) : value);
+    text += fmt::format("{} = {}\n", one.name, one.quoted ? config::toml_text(value) : value);
   }
-  return text + to_file(settings.arbiter.classes) + to_file(settings.tables);
+  return text + config::to_file(settings.arbiter.classes) + to_file(settings.tables);
 }
 
 }  // namespace nvshare::daemon
