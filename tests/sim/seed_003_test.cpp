@@ -1,6 +1,8 @@
 // The requirement on leases (seed 003) in virtual time: its rules, with the real core beneath them.
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "leases.h"
 
@@ -269,6 +271,58 @@ TEST(Seed003, AClassThatFallsBackDoesItsWorkWithoutTheGpu) {
   EXPECT_NEAR(static_cast<double>(ocr.fell_back), 30, 2);
   EXPECT_EQ(ocr.asked_again, 0u);
   EXPECT_EQ(ocr.acquired, ocr.requests - ocr.fell_back);
+}
+
+// Whatever becomes of a request: the arbiter answers once, and the service goes on.
+TEST(Seed003, EachRequestHasOneAnswer) {
+  Scenario scenario = machine(20s);
+  scenario.arbiter.slots = 2;
+  scenario.arbiter.queue = 3;
+  const char* const classes[] = {"ASR", "NMT", "TTS", "SEMANTIC_REPAIR"};
+  const char* const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+  for (int i = 0; i < 8; ++i) {
+    ClientSpec spec = service(names[i], classes[i % 4], (7 + 11 * i) * 1ms, (90 + 13 * i) * 1ms);
+    spec.processes = 1 + i % 3;
+    spec.lease->asks.max_wait = 40ms * i;
+    spec.lease->asks.hold_max = 30ms;
+    spec.lease->refused = static_cast<Refused>(i % 3);
+    if (i == 5) spec.lease->asks.refusal = core::Refusal::FallbackCpu;
+    scenario.clients.push_back(spec);
+  }
+  scenario.clients.push_back(load("load", 40, 5s, 15s));
+  struct Count : Observer {
+    void after_step(const core::Event&, Time, const core::Decisions&, const core::Core&) override {}
+    void after_answer(const ClientSpec& service, const Answer& answer, Time now,
+                      const core::Arbiter& arbiter) override {
+      if (answer.outcome != Outcome::Revoked) ++answers[service.name];
+      const auto gpu = arbiter.gpu(core::GpuId{0}, now);
+      EXPECT_LE(gpu->active, 2);
+      EXPECT_LE(gpu->waiting, 3);
+      EXPECT_TRUE(gpu->active > 0 || gpu->waiting == 0) << "nobody waits for an idle GPU";
+    }
+    std::map<std::string, std::uint64_t> answers;
+  } count;
+  const Report report = play(scenario, &count);
+  ServiceReport all;
+  for (const ServiceReport& one : report.services) {
+    const std::uint64_t asked = one.requests + one.asked_again;
+    const auto processes = static_cast<std::uint64_t>(
+        scenario.clients[static_cast<std::size_t>(one.tenant)].processes);
+    EXPECT_LE(count.answers[one.name], asked) << one.name;
+    EXPECT_GE(count.answers[one.name] + processes, asked) << one.name << ": the rest waits";
+    EXPECT_LE(one.revoked, one.acquired) << one.name;
+    all.acquired += one.acquired;
+    all.timed_out += one.timed_out;
+    all.skipped += one.skipped;
+    all.fell_back += one.fell_back;
+    all.queue_full += one.queue_full;
+    all.revoked += one.revoked;
+    all.asked_again += one.asked_again;
+  }
+  for (const auto seen : {all.acquired, all.timed_out, all.skipped, all.fell_back, all.queue_full,
+                          all.revoked, all.asked_again}) {
+    EXPECT_GT(seen, 0u) << "each of them comes to pass";
+  }
 }
 
 // Services that leave take their leases and their requests along.
