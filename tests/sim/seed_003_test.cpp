@@ -230,7 +230,7 @@ TEST(Seed003, AnOverdueLeaseIsRevokedAndItsSlotGoesOn) {
       << "its work goes on";
 }
 
-// What services do that are refused: one gives up, one asks again, one does without the GPU.
+// After a refusal a service gives up, asks again, or does without the GPU.
 TEST(Seed003, RefusedServicesSkipAskAgainOrFallBack) {
   Scenario scenario = machine(10s);
   scenario.arbiter.slots = 1;
@@ -326,7 +326,7 @@ TEST(Seed003, EachRequestHasOneAnswer) {
 }
 
 // Services that leave take their leases and their requests along.
-TEST(Seed003, WhoLeavesGivesItsLeaseBack) {
+TEST(Seed003, AServiceThatLeavesGivesItsLeaseBack) {
   Scenario scenario = machine(5s);
   scenario.arbiter.slots = 1;
   scenario.clients = {service("leaves", "ASR", 4s, 1h), service("gives-up", "ASR", 1ms, 1h),
