@@ -89,6 +89,16 @@ Result<std::int64_t> parse_integer(std::string_view text, std::int64_t low, std:
   return value;
 }
 
+Result<double> parse_number(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || at != end || !std::isfinite(value)) {
+    return Error{fmt::format("'{}' is not a number", text)};
+  }
+  return value;
+}
+
 std::string to_text(Bytes bytes) {
   static constexpr std::array<const char*, 5> kNames{"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes.count);

@@ -56,6 +56,9 @@ Result<Duration> parse_duration(std::string_view text);
 // A whole number from `low` to `high`, with nothing behind it.
 Result<std::int64_t> parse_integer(std::string_view text, std::int64_t low, std::int64_t high);
 
+// A number that is neither infinite nor NaN, with nothing behind it.
+Result<double> parse_number(std::string_view text);
+
 // Short forms for people: "1.5GiB", "12MiB", "0B"; "1.20s", "35.0ms", "12us".
 std::string to_text(Bytes bytes);
 std::string to_text(Duration duration);

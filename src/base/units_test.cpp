@@ -36,6 +36,15 @@ TEST(ParseDuration, NeedsAUnit) {
   EXPECT_FALSE(parse_duration("10 parsecs"));
 }
 
+TEST(ParseNumber, TakesFiniteNumbersAlone) {
+  EXPECT_EQ(*parse_number("84.5"), 84.5);
+  EXPECT_EQ(*parse_number("-3"), -3);
+  EXPECT_FALSE(parse_number("inf"));
+  EXPECT_FALSE(parse_number("nan"));
+  EXPECT_FALSE(parse_number("4x"));
+  EXPECT_FALSE(parse_number(""));
+}
+
 TEST(ParseInteger, KeepsTheRange) {
   EXPECT_EQ(*parse_integer("40", 1, 100), 40);
   EXPECT_EQ(parse_integer("101", 1, 100).error().message,

@@ -38,4 +38,17 @@ std::string exact_text(Bytes value) {
   return wire::lacks_unit(text.data(), text.size()) ? text + "B" : text;
 }
 
+std::string toml_text(std::string_view text) {
+  std::string whole = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') whole += '\\';
+    if ((c >= 0 && c < ' ') || c == 0x7f) {
+      whole += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      whole += c;
+    }
+  }
+  return whole + '"';
+}
+
 }  // namespace nvshare::config

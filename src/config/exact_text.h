@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/units.h"
 
@@ -10,5 +11,8 @@ namespace nvshare::config {
 // nothing is lost on the way. base's to_text is for people instead.
 std::string exact_text(Bytes value);
 std::string exact_text(Duration value);
+
+// A text between quotes, as a TOML file has it.
+std::string toml_text(std::string_view text);
 
 }  // namespace nvshare::config

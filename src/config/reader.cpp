@@ -73,6 +73,20 @@ std::optional<std::int64_t> TableReader::integer(std::string_view key, std::int6
   return value->integer;
 }
 
+std::optional<double> TableReader::number(std::string_view key) {
+  const Value* value = find(key);
+  if (!value) return std::nullopt;
+  if (value->kind == Kind::Integer) return static_cast<double>(value->integer);
+  if (value->kind != Kind::Number) {
+    problem(key, fmt::format("is {}, not a number", name_of(value->kind)));
+    return std::nullopt;
+  }
+  const auto parsed = parse_number(value->text);
+  if (parsed) return *parsed;
+  problem(key, parsed.error().message);
+  return std::nullopt;
+}
+
 std::optional<Duration> TableReader::duration(std::string_view key, Duration low, Duration high) {
   const Value* value = find(key, Kind::Text, " such as \"10ms\"");
   if (!value) return std::nullopt;

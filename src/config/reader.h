@@ -44,6 +44,8 @@ class TableReader {
   std::optional<std::string> text(std::string_view key);
   std::optional<bool> boolean(std::string_view key);
   std::optional<std::int64_t> integer(std::string_view key, std::int64_t low, std::int64_t high);
+  // With or without a point.
+  std::optional<double> number(std::string_view key);
   std::optional<Duration> duration(std::string_view key, Duration low, Duration high);
   std::optional<Bytes> bytes(std::string_view key, Bytes low, Bytes high);
   // As parse_memory_limit() takes it.

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "config/options.h"
+#include "core/arbiter/usage_meter.h"
 #include "daemon/broker/broker.h"
 #include "daemon/host/arena.h"
 #include "daemon/host/gpus.h"
@@ -196,7 +197,7 @@ class Scheduler {
   std::shared_ptr<NvmlGpus> nvml_;
   std::unique_ptr<GpuSampler> sampler_;
   std::optional<GpuMonitor> monitor_;
-  std::map<GpuId, UsageMeter> meters_;  // without NVML
+  std::map<GpuId, core::UsageMeter> meters_;  // without NVML
   std::unique_ptr<Arena> arena_;
   Changes changes_;
   LeaseService leases_;

@@ -4,20 +4,19 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <climits>
-#include <cmath>
 #include <map>
 #include <span>
 #include <type_traits>
 #include <variant>
 
 #include "base/suggest.h"
+#include "config/arbiter_keys.h"
 #include "config/backend.h"
+#include "config/class_tables.h"
 #include "config/config_keys.h"
 #include "config/exact_text.h"
 #include "config/memory_limit.h"
-#include "daemon/class_tables.h"
 #include "daemon/http/receiver_url.h"
 #include "wire/channel.h"
 
@@ -47,7 +46,7 @@ struct OwnKey {
   std::string_view when_empty{};  // what an empty one stands for; it is refused without this
 };
 
-constexpr std::array kOwnKeys{
+constexpr std::array kDaemonKeys{
     OwnKey{"run_directory", &Settings::run_directory, 0, 0, false,
            "where the scheduler's sockets are"},
     OwnKey{"when_lost", &Settings::when_lost, 0, 0, true,
@@ -82,28 +81,24 @@ constexpr std::array kOwnKeys{
            "http://HOST:PORT/PATH with a numeric HOST or localhost, or off", "off"},
     OwnKey{"status_push_interval", &Settings::status_push_interval, 100, 3'600'000, true,
            "how often the status is posted without a change"},
-    OwnKey{"usage_sample_interval", &Settings::usage_sample_interval, 50, 2000, true,
+    OwnKey{config::kUsageInterval, &Settings::usage_sample_interval,
+           static_cast<int>(config::kLeastUsageInterval / 1ms),
+           static_cast<int>(config::kMostUsageInterval / 1ms), true,
            "how often the usage of the GPUs is looked at"},
-    OwnKey{"usage_cache_ttl", &UsageRules::cache_ttl, 0, 0, true,
-           "an older reading of the usage is not believed"},
-    OwnKey{"usage_high_water", &UsageRules::high_water, 0, 0, true,
-           "percent of usage from which on a GPU is under high pressure"},
-    OwnKey{"usage_low_water", &UsageRules::low_water, 0, 0, true,
-           "percent of usage at which the pressure is over"},
-    OwnKey{"usage_boosts", &UsageRules::boosts, 0, 0, true,
-           "requests with long audio raise both marks for a while"},
-    OwnKey{"usage_long_audio", &UsageRules::long_audio, 0, 0, true,
-           "the length of audio from which on the marks rise"},
-    OwnKey{"usage_high_boost", &UsageRules::high_boost, 0, 0, true,
-           "percent by which the high mark rises"},
-    OwnKey{"usage_low_boost", &UsageRules::low_boost, 0, 0, true,
-           "percent by which the low mark rises"},
-    OwnKey{"usage_boost_lasts", &UsageRules::boost_lasts, 0, 0, true,
-           "how long the marks stay raised"},
-    OwnKey{"lease_slots", &core::ArbiterConfig::slots, 0, 0, true, "leases on one GPU at a time"},
-    OwnKey{"lease_queue", &core::ArbiterConfig::queue, 0, 0, true,
-           "requests that may wait for one GPU"},
 };
+
+// With the arbiter's, of which a scenario has the same.
+const std::vector<OwnKey>& own_keys() {
+  static const std::vector<OwnKey> keys = [] {
+    std::vector<OwnKey> all(kDaemonKeys.begin(), kDaemonKeys.end());
+    for (const config::ArbiterKey& key : config::arbiter_keys()) {
+      const auto place = [](auto member) { return OwnKey::Member(member); };
+      all.push_back({key.name, std::visit(place, key.member), 0, 0, true, key.help});
+    }
+    return all;
+  }();
+  return keys;
+}
 
 // Where a setting is kept.
 template <typename S, typename T>
@@ -127,13 +122,8 @@ std::vector<std::string> problems_of(const Settings& settings) {
     const auto url = receiver_url(settings.status_push_url);
     if (!url) found.push_back("status_push_url: " + url.error().message);
   }
-  // With less the usage would be unknown before each reading.
-  const Duration ttl = settings.arbiter.usage.cache_ttl;
-  if (2 * ttl < 3 * settings.usage_sample_interval) {
-    found.push_back(
-        fmt::format("usage_cache_ttl: {} is less than 1.5 times usage_sample_interval, {}",
-                    to_text(ttl), to_text(settings.usage_sample_interval)));
-  }
+  const auto stale = config::ttl_problem(settings.arbiter.usage, settings.usage_sample_interval);
+  if (stale) found.push_back(*stale);
   return found;
 }
 
@@ -162,9 +152,8 @@ std::string own_variable(std::string_view name) {
 }
 
 const OwnKey* find_own(std::string_view name) {
-  const auto at = std::find_if(kOwnKeys.begin(), kOwnKeys.end(),
-                               [&](const OwnKey& key) { return key.name == name; });
-  return at == kOwnKeys.end() ? nullptr : &*at;
+  const auto at = std::ranges::find(own_keys(), name, &OwnKey::name);
+  return at == own_keys().end() ? nullptr : &*at;
 }
 
 Result<ArenaLimit> parse_arena_limit(std::string_view text) {
@@ -176,16 +165,6 @@ Result<ArenaLimit> parse_arena_limit(std::string_view text) {
   const auto bytes = config::parse_memory_limit(text);
   if (!bytes) return bytes.error();
   return ArenaLimit{0, *bytes};
-}
-
-Result<double> parse_number(std::string_view text) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || at != end || !std::isfinite(value)) {
-    return Error{fmt::format("'{}' is not a number", text)};
-  }
-  return value;
 }
 
 Result<Duration> parse_time(std::string_view text, const OwnKey& key) {
@@ -353,7 +332,7 @@ std::vector<Setting> make_settings() {
     one.changeable = key.name != "policy" && key.name != "window";  // as the core says
     all.push_back(std::move(one));
   }
-  for (const OwnKey& key : kOwnKeys) {
+  for (const OwnKey& key : own_keys()) {
     Setting one;
     one.name = key.name;
     one.range = range_of_own(key);
@@ -420,7 +399,7 @@ void load_file(std::string_view text, const std::string& name, const NameLookup&
     const auto set = assign(loaded.settings, setting.name, *given);
     if (!set) table.problem(setting.name, without_name(set.error().message, setting.name));
   }
-  loaded.settings.arbiter.classes = read_classes(table, problems);
+  loaded.settings.arbiter.classes = config::read_classes(table, problems);
   for (const std::string& problem : problems_of(loaded.settings)) {
     const std::string key = problem.substr(0, problem.find(':'));
     table.problem(key, without_name(problem, key));
@@ -543,9 +522,9 @@ std::string to_file(const Settings& settings) {
   for (const Setting& one : all_settings()) {
     const std::string value = text_of(settings, one.name);
     text += fmt::format("\n# {} ({})\n", one.help, one.range);
-    text += fmt::format("{} = {}\n", one.name, one.quoted ? toml_text(value) : value);
+    text += fmt::format("{} = {}\n", one.name, one.quoted ? config::toml_text(value) : value);
   }
-  return text + to_file(settings.arbiter.classes) + to_file(settings.tables);
+  return text + config::to_file(settings.arbiter.classes) + to_file(settings.tables);
 }
 
 }  // namespace nvshare::daemon

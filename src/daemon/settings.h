@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/arbiter_keys.h"
 #include "core/arbiter/arbiter.h"
 #include "core/config.h"
 #include "core/event.h"
@@ -37,7 +38,7 @@ struct Settings {
   std::string state_file = "state";  // a path, or a file in the run directory
   LimitTables tables;                // of users, groups and containers
   core::ArbiterConfig arbiter;       // who of the services gets a lease
-  Duration usage_sample_interval = 800ms;
+  Duration usage_sample_interval = config::kFirstUsageInterval;
   std::string http_listen = "127.0.0.1:9402";  // of a system scheduler; "off": no TCP
   std::string status_push_url = "off";         // receiver_url() takes it
   Duration status_push_interval = 5s;

@@ -80,7 +80,7 @@ void read_kind(config::TableReader& file, config::Problems& problems, std::strin
 }
 
 void print_table(std::string& text, std::string_view kind, const LimitTable& table) {
-  text += fmt::format("\n[{}.{}]\n", kind, toml_text(table.key));
+  text += fmt::format("\n[{}.{}]\n", kind, config::toml_text(table.key));
   if (table.limits.cores) text += fmt::format("cores = {}\n", *table.limits.cores);
   if (table.limits.memory) {
     text += fmt::format("memory = \"{}\"\n", config::exact_text(*table.limits.memory));
@@ -89,19 +89,6 @@ void print_table(std::string& text, std::string_view kind, const LimitTable& tab
 }
 
 }  // namespace
-
-std::string toml_text(std::string_view text) {
-  std::string whole = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') whole += '\\';
-    if ((c >= 0 && c < ' ') || c == 0x7f) {
-      whole += fmt::format("\\u{:04x}", static_cast<int>(c));
-    } else {
-      whole += c;
-    }
-  }
-  return whole + '"';
-}
 
 LimitTables read_limit_tables(config::TableReader& file, config::Problems& problems,
                               const NameLookup& lookup) {

@@ -60,7 +60,4 @@ std::string without_effect(const LimitTables& tables, std::string_view cgroup);
 // As read_limit_tables() takes them.
 std::string to_file(const LimitTables& tables);
 
-// A text between quotes, as a file has it.
-std::string toml_text(std::string_view text);
-
 }  // namespace nvshare::daemon

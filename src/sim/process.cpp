@@ -25,6 +25,12 @@ std::optional<Work> Process::until_next_stop() const {
   return std::max<Work>(0, *stop - done);
 }
 
+Duration Process::until_next_burst(Time now) const {
+  if (!spec->work.every) return spec->work.gap;
+  const Time due = arrived + static_cast<Duration::rep>(begun) * *spec->work.every;
+  return std::max(Duration{}, due - now);
+}
+
 void Process::note_wait(Time now) {
   const Duration waited = now - wants_since;
   report.wait += waited;

@@ -38,6 +38,10 @@ struct Process {
   Work burst_end = 0;          // `done` at which the present burst is over; bursty only
   std::optional<Work> target;  // on the GPU's service clock
 
+  // Leases.
+  std::uint64_t begun = 0;             // bursts, or requests that were refused
+  std::optional<core::LeaseId> lease;  // held, or waited for
+
   // Memory.
   Bytes allocated{};
   Bytes resident{};
@@ -58,6 +62,8 @@ struct Process {
   // Enter in its report that it waited, or ran, until now.
   void note_wait(Time now);
   void note_run(Time now, bool keep_span);
+  // From now until it begins its next burst.
+  Duration until_next_burst(Time now) const;
   // Starts a burst, if its kind has bursts.
   void begin_burst() { burst_end = done + to_work(spec->work.burst); }
 

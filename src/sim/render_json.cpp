@@ -35,6 +35,39 @@ Json client_json(const Scenario& scenario, const ClientReport& client) {
       {"switches", client.switches}};
 }
 
+Json service_json(const ServiceReport& service) {
+  return {{"name", service.name},
+          {"class", service.task_class},
+          {"requests", service.requests},
+          {"acquired", service.acquired},
+          {"timed_out", service.timed_out},
+          {"skipped", service.skipped},
+          {"queue_full", service.queue_full},
+          {"revoked", service.revoked},
+          {"asked_again", service.asked_again},
+          {"fell_back", service.fell_back},
+          {"given_up", service.given_up},
+          {"wait_p50_ms", in_ms(service.wait_p50)},
+          {"wait_p99_ms", in_ms(service.wait_p99)},
+          {"longest_wait_ms", in_ms(service.wait_max)}};
+}
+
+// Nothing changes in a report without services.
+void put_services(Json& json, const Report& report) {
+  if (report.services.empty()) return;
+  json["services"] = Json::array();
+  for (const ServiceReport& service : report.services) {
+    json["services"].push_back(service_json(service));
+  }
+  for (std::size_t i = 0; i < report.gpus.size(); ++i) {
+    const PressureReport& pressure = report.gpus[i].pressure;
+    json["gpus"][i]["high_pressure_ms"] = in_ms(pressure.high);
+    json["gpus"][i]["times_high_pressure"] = pressure.times_high;
+    json["gpus"][i]["raised_marks_ms"] = in_ms(pressure.raised);
+    json["gpus"][i]["unknown_usage_ms"] = in_ms(pressure.unknown);
+  }
+}
+
 void put_report(Json& json, const Scenario& scenario, const Report& report) {
   json["policy"] = core::name_of(report.policy);
   json["lasted_ms"] = in_ms(report.lasted);
@@ -52,6 +85,7 @@ void put_report(Json& json, const Scenario& scenario, const Report& report) {
                             {"highest_resident_bytes", gpu.highest_resident.count},
                             {"highest_swapped_bytes", gpu.highest_swapped.count}});
   }
+  put_services(json, report);
 }
 
 }  // namespace

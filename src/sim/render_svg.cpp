@@ -33,6 +33,7 @@ constexpr std::string_view kStyle = R"(<style>
   .grid { stroke: #d9dde4; stroke-width: 1; }
   .there { fill: #e9ecf1; }
   .stop { fill: none; stroke: #b3261e; stroke-width: 2; }
+  .high { fill: #b3261e; } .raised { fill: #d9a12b; } .unknown { fill: #8a93a0; }
   .t0 { fill: #2f6fde; } .t1 { fill: #d9822b; } .t2 { fill: #2e9e6b; } .t3 { fill: #a24bd1; }
   .t4 { fill: #c8453d; } .t5 { fill: #16949c; } .t6 { fill: #8a7a1f; } .t7 { fill: #c2478f; }
   @media (prefers-color-scheme: dark) {
@@ -114,9 +115,13 @@ class Picture {
   void block(const Report& report);
   void axis(double top, double bottom);
   void lane(const Report& report, const ClientReport& client);
-  void spans(const ClientReport& client, std::string_view style);
-  void parts(const ClientReport& client, std::string_view style);
+  void lease_lane(const Report& report, const ServiceReport& service);
+  void pressure_lane(const Report& report, std::size_t gpu);
+  void held(const std::vector<Span>& all, std::string_view style);
+  void spans(const std::vector<Span>& all, std::string_view style);
+  void parts(const std::vector<Span>& all, std::string_view style);
   void legend();
+  void pressure_legend();
 
   const Scenario& scenario_;
   const std::vector<Report>& reports_;
@@ -153,8 +158,13 @@ void Picture::axis(double top, double bottom) {
   }
 }
 
-void Picture::spans(const ClientReport& client, std::string_view style) {
-  for (const Span& span : client.spans) {
+void Picture::held(const std::vector<Span>& all, std::string_view style) {
+  if (all.size() <= kMostSpans) return spans(all, style);
+  parts(all, style);
+}
+
+void Picture::spans(const std::vector<Span>& all, std::string_view style) {
+  for (const Span& span : all) {
     if (span.to <= span.from) continue;
     const double from = x_of(span.from);
     // A sliver stays visible.
@@ -162,8 +172,8 @@ void Picture::spans(const ClientReport& client, std::string_view style) {
   }
 }
 
-void Picture::parts(const ClientReport& client, std::string_view style) {
-  const auto ran = coverage(client.spans, longest_, kParts);
+void Picture::parts(const std::vector<Span>& all, std::string_view style) {
+  const auto ran = coverage(all, longest_, kParts);
   const double width = static_cast<double>(kPlotWidth) / static_cast<double>(kParts);
   const auto level = [&](std::size_t i) { return std::lround(ran[i] * 10); };
   for (std::size_t i = 0; i < kParts;) {
@@ -183,11 +193,7 @@ void Picture::lane(const Report& report, const ClientReport& client) {
   const double middle = y_ + kBar / 2.0 + 4.5;
   text(kPlotLeft - 10, middle, "", shortened(client.name, 16), "end");
   bar(x_of(there.from), x_of(there.to) - x_of(there.from), y_, kBar, "there");
-  if (client.spans.size() <= kMostSpans) {
-    spans(client, style);
-  } else {
-    parts(client, style);
-  }
+  held(client.spans, style);
   if (client.first_throttle) {
     const double x = x_of(*client.first_throttle);
     body_ += fmt::format("<path d=\"M{0:.1f} {1:.1f} V{2:.1f}\" class=\"stop\"/>\n", x, y_ - 3,
@@ -199,6 +205,35 @@ void Picture::lane(const Report& report, const ClientReport& client) {
   text(kPlotLeft + kPlotWidth + 84, middle, "quiet",
        cores == core::kNoCoreLimit ? "no limit" : fmt::format("{} %", cores), "end");
   text(kWidth - kMargin, middle, "", fmt::format("{:.1f} %", client.share_percent), "end");
+  y_ += kLane;
+}
+
+// Below the clients: when a service had at least one lease.
+void Picture::lease_lane(const Report& report, const ServiceReport& service) {
+  const Span there = presence(scenario_, report, service);
+  text(kPlotLeft - 10, y_ + kBar / 2.0 + 4.5, "quiet", shortened(service.name, 9) + " leases",
+       "end");
+  bar(x_of(there.from), x_of(there.to) - x_of(there.from), y_, kBar, "there");
+  held(service.leases, fmt::format("t{}", service.tenant % kColours));
+  text(kWidth - kMargin, y_ + kBar / 2.0 + 4.5, "quiet",
+       fmt::format("{} of {}", service.acquired, service.requests), "end");
+  y_ += kLane;
+}
+
+void Picture::pressure_lane(const Report& report, std::size_t gpu) {
+  const PressureReport& pressure = report.gpus[gpu].pressure;
+  text(kPlotLeft - 10, y_ + kBar / 2.0 + 4.5, "quiet", fmt::format("GPU {} pressure", gpu), "end");
+  bar(kPlotLeft, x_of(Time{report.lasted}) - kPlotLeft, y_, kBar, "there");
+  const auto of = [&](auto test) {
+    std::vector<Span> found;
+    for (const PressureSpan& span : pressure.spans) {
+      if (test(span)) found.push_back(span.time);
+    }
+    return found;
+  };
+  held(of([](const auto& s) { return s.raised; }), "raised");
+  held(of([](const auto& s) { return s.state == core::Admission::High; }), "high");
+  held(of([](const auto& s) { return s.state == core::Admission::Unknown; }), "unknown");
   y_ += kLane;
 }
 
@@ -217,10 +252,15 @@ void Picture::block(const Report& report) {
   y_ += 12;
   const std::size_t lanes = std::min(kMostLanes, report.clients.size());
   const double top = y_;
-  axis(top, top + static_cast<double>(lanes) * kLane);
+  const std::size_t services = std::min(kMostLanes, report.services.size());
+  const std::size_t gpus = services > 0 ? std::min(kMostLanes, report.gpus.size()) : 0;
+  const double bottom = top + static_cast<double>(lanes + services + gpus) * kLane;
+  axis(top, bottom);
   y_ += (kLane - kBar) / 2.0;
   for (std::size_t i = 0; i < lanes; ++i) lane(report, report.clients[i]);
-  y_ = top + static_cast<double>(lanes) * kLane + 20;
+  for (std::size_t i = 0; i < services; ++i) lease_lane(report, report.services[i]);
+  for (std::size_t i = 0; i < gpus; ++i) pressure_lane(report, i);
+  y_ = bottom + 20;
   if (lanes < report.clients.size()) {
     y_ += 14;
     text(kPlotLeft, y_, "quiet", fmt::format("and {} more", report.clients.size() - lanes));
@@ -237,7 +277,21 @@ void Picture::legend() {
   body_ += fmt::format("<path d=\"M{0} {1:.1f} V{2:.1f}\" class=\"stop\"/>\n", kPlotLeft + 480,
                        y - 2, y + 14);
   text(kPlotLeft + 488, y_, "quiet", "first stopped by its limit");
+  const auto services = [](const Report& report) { return !report.services.empty(); };
+  if (std::ranges::any_of(reports_, services)) pressure_legend();
   y_ += kMargin;
+}
+
+void Picture::pressure_legend() {
+  y_ += 20;
+  double x = kPlotLeft;
+  for (const auto& [style, meaning] :
+       {std::pair{"high", "high pressure"}, std::pair{"raised", "a hint raises the marks"},
+        std::pair{"unknown", "usage unknown"}}) {
+    bar(x, 22, y_ - 11, 12, style);
+    text(x + 28, y_, "quiet", meaning);
+    x += 200;
+  }
 }
 
 std::string Picture::draw() {

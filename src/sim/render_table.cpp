@@ -103,9 +103,9 @@ bool any_client(const Report& report, const std::function<bool(const ClientRepor
   return std::any_of(report.clients.begin(), report.clients.end(), test);
 }
 
-std::string rows_left_out(const Report& report) {
-  if (report.clients.size() <= kMostRows) return "";
-  return fmt::format("  and {} more (--format json has all)\n", report.clients.size() - kMostRows);
+std::string rows_left_out(std::size_t rows) {
+  if (rows <= kMostRows) return "";
+  return fmt::format("  and {} more (--format json has all)\n", rows - kMostRows);
 }
 
 std::string client_rows(const Scenario& scenario, const Report& report, const TimeUnit& unit) {
@@ -136,15 +136,80 @@ std::string client_rows(const Scenario& scenario, const Report& report, const Ti
     if (moves) grid.cell(to_text(client.moved_in));
     if (moves) grid.cell(to_text(client.moved_out));
   }
-  return grid.text() + rows_left_out(report);
+  return grid.text() + rows_left_out(report.clients.size());
 }
 
-// One character for each part of the time: how much of it the client ran.
-std::string lane(const Scenario& scenario, const Report& report, const ClientReport& client,
-                 std::size_t width) {
-  const Span there = presence(scenario, report, client);
-  const auto present = coverage({there}, report.lasted, width);
-  const auto ran = coverage(client.spans, report.lasted, width);
+// What became of the services' requests.
+std::string service_rows(const Report& report) {
+  if (report.services.empty()) return "";
+  const auto any = [&](std::uint64_t ServiceReport::*count) {
+    return std::ranges::any_of(report.services, [&](const auto& one) { return one.*count > 0; });
+  };
+  struct Column {
+    const char* heading;
+    std::uint64_t ServiceReport::*count;
+  };
+  std::vector<Column> columns{{"requests", &ServiceReport::requests},
+                              {"acquired", &ServiceReport::acquired},
+                              {"timed out", &ServiceReport::timed_out},
+                              {"skipped", &ServiceReport::skipped},
+                              {"fell back", &ServiceReport::fell_back}};
+  for (const Column& rare :
+       {Column{"queue full", &ServiceReport::queue_full},
+        Column{"revoked", &ServiceReport::revoked}, Column{"again", &ServiceReport::asked_again}}) {
+    if (any(rare.count)) columns.push_back(rare);
+  }
+  Grid grid;
+  for (const char* heading : {"service", "class"}) grid.column(heading);
+  for (const Column& column : columns) grid.column(column.heading);
+  for (const char* heading : {"wait p50", "p99", "longest"}) grid.column(heading);
+  for (std::size_t i = 0; i < std::min(kMostRows, report.services.size()); ++i) {
+    const ServiceReport& service = report.services[i];
+    grid.row();
+    grid.cell(service.name);
+    grid.cell(service.task_class);
+    for (const Column& column : columns) grid.cell(fmt::format("{}", service.*column.count));
+    for (Duration wait : {service.wait_p50, service.wait_p99, service.wait_max}) {
+      grid.cell(to_text(wait));
+    }
+  }
+  return grid.text() + rows_left_out(report.services.size());
+}
+
+// How often the arbiter held services back for the GPU's usage.
+std::string pressure_rows(const Report& report) {
+  if (report.services.empty() || report.lasted <= Duration::zero()) return "";
+  const auto part = [&](Duration time) {
+    return percent(100.0 * static_cast<double>(time.count()) /
+                   static_cast<double>(report.lasted.count()));
+  };
+  Grid grid;
+  for (const char* heading : {"pressure", "high", "times", "raised", "unknown"}) {
+    grid.column(heading);
+  }
+  for (std::size_t i = 0; i < std::min(kMostRows, report.gpus.size()); ++i) {
+    const PressureReport& pressure = report.gpus[i].pressure;
+    grid.row();
+    grid.cell(fmt::format("GPU {}", i));
+    grid.cell(part(pressure.high));
+    grid.cell(fmt::format("{}", pressure.times_high));
+    grid.cell(part(pressure.raised));
+    grid.cell(part(pressure.unknown));
+  }
+  return grid.text() + rows_left_out(report.gpus.size());
+}
+
+// A line of the timeline.
+struct Lane {
+  std::string name;
+  std::string text;
+};
+
+// One character for each part of the time: how much of it the spans cover.
+std::string covered(const std::vector<Span>& spans, const Span& there, Duration lasted,
+                    std::size_t width) {
+  const auto present = coverage({there}, lasted, width);
+  const auto ran = coverage(spans, lasted, width);
   std::string text;
   for (std::size_t i = 0; i < width; ++i) {
     if (ran[i] > 0.875) {
@@ -162,22 +227,59 @@ std::string lane(const Scenario& scenario, const Report& report, const ClientRep
   return text;
 }
 
+// The state that lasted longest in each part of the time.
+std::string pressure_lane(const PressureReport& pressure, Duration lasted, std::size_t width) {
+  const auto where = [&](auto test) {
+    std::vector<Span> spans;
+    for (const PressureSpan& span : pressure.spans) {
+      if (test(span)) spans.push_back(span.time);
+    }
+    return coverage(spans, lasted, width);
+  };
+  const auto high = where([](const auto& s) { return s.state == core::Admission::High; });
+  const auto unknown = where([](const auto& s) { return s.state == core::Admission::Unknown; });
+  const auto raised = where([](const auto& s) { return s.raised; });
+  std::string text;
+  for (std::size_t i = 0; i < width; ++i) {
+    text += unknown[i] > 0.5 ? "?" : high[i] > 0.5 ? "H" : raised[i] > 0.5 ? "^" : "·";
+  }
+  return text;
+}
+
+std::vector<Lane> lanes_of(const Scenario& scenario, const Report& report, std::size_t width) {
+  std::vector<Lane> lanes;
+  for (std::size_t i = 0; i < std::min(kMostRows, report.clients.size()); ++i) {
+    const ClientReport& client = report.clients[i];
+    const Span there = presence(scenario, report, client);
+    lanes.push_back({client.name, covered(client.spans, there, report.lasted, width)});
+  }
+  for (std::size_t i = 0; i < std::min(kMostRows, report.services.size()); ++i) {
+    const ServiceReport& service = report.services[i];
+    const Span there = presence(scenario, report, service);
+    lanes.push_back(
+        {service.name + " leases", covered(service.leases, there, report.lasted, width)});
+  }
+  for (std::size_t i = 0; i < std::min(kMostRows, report.gpus.size()); ++i) {
+    if (report.services.empty()) break;
+    lanes.push_back({fmt::format("GPU {} pressure", i),
+                     pressure_lane(report.gpus[i].pressure, report.lasted, width)});
+  }
+  return lanes;
+}
+
 std::string timeline(const Scenario& scenario, const Report& report, const TimeUnit& unit) {
   if (report.lasted <= Duration::zero()) return "";
   if (!any_client(report, [](const auto& c) { return !c.spans.empty(); })) return "";
   std::size_t names = 0;
-  const std::size_t rows = std::min(kMostRows, report.clients.size());
-  for (std::size_t i = 0; i < rows; ++i) {
-    names = std::max(names, columns_of(report.clients[i].name));
+  for (const Lane& lane : lanes_of(scenario, report, 0)) {
+    names = std::max(names, columns_of(lane.name));
   }
   // Round times often fall between two of 80 characters.
   const std::size_t width =
       std::min<std::size_t>(80, kWidth - std::min<std::size_t>(names + 6, kWidth / 2));
   std::string text;
-  for (std::size_t i = 0; i < rows; ++i) {
-    const ClientReport& client = report.clients[i];
-    text += fmt::format("  {} |{}|\n", padded(client.name, names, true),
-                        lane(scenario, report, client, width));
+  for (const Lane& lane : lanes_of(scenario, report, width)) {
+    text += fmt::format("  {} |{}|\n", padded(lane.name, names, true), lane.text);
   }
   const std::string end = fmt::format("{} {}", in_unit(report.lasted, unit), unit.name);
   text += fmt::format("  {} 0{}\n", std::string(names, ' '), padded(end, width + 1, false));
@@ -202,7 +304,8 @@ std::string block(const Scenario& scenario, const Report& report) {
                                  utilization(report), in_unit(report.lasted, unit), unit.name);
   if (const Bytes all = moved(report); all.count > 0) head += ", moved " + to_text(all);
   head += fmt::format(" (times in {})", unit.name);
-  return head + "\n" + client_rows(scenario, report, unit) + timeline(scenario, report, unit);
+  return head + "\n" + client_rows(scenario, report, unit) + service_rows(report) +
+         pressure_rows(report) + timeline(scenario, report, unit);
 }
 
 // The policies in one table: what each client ran and how busy the GPU was.
@@ -253,6 +356,11 @@ std::string to_table(const Scenario& scenario, const std::vector<Report>& report
   }
   if (lanes) {
     text += "\n  █▓▒░ holds the GPU all or part of the time   · there, but not on the GPU\n";
+    if (!reports.front().services.empty()) {
+      text +=
+          "  leases: with one all or part of the time   pressure: H high, ^ marks are raised, "
+          "? usage unknown\n";
+    }
   }
   return text;
 }

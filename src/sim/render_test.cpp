@@ -55,6 +55,38 @@ Report made_up(core::ComputePolicy policy = core::ComputePolicy::Weighted) {
   return report;
 }
 
+// The pair with a service: B asks for leases.
+Report with_service() {
+  Report report = made_up();
+  ServiceReport& b = report.services.emplace_back();
+  b.name = "B";
+  b.tenant = 1;
+  b.task_class = "NMT";
+  b.requests = 12;
+  b.acquired = 9;
+  b.timed_out = 2;
+  b.skipped = 1;
+  b.revoked = 4;
+  b.asked_again = 5;
+  b.fell_back = 3;
+  b.given_up = 6;
+  b.queue_full = 7;
+  b.wait_p50 = 1ms;
+  b.wait_p99 = 20ms;
+  b.wait_max = 300ms;
+  b.leases = {{Time{500ms}, Time{1s}}};
+  PressureReport& pressure = report.gpus[0].pressure;
+  pressure.high = 500ms;
+  pressure.unknown = 100ms;
+  pressure.raised = 250ms;
+  pressure.times_high = 2;
+  pressure.spans = {{{Time{}, Time{100ms}}, core::Admission::Unknown, false},
+                    {{Time{100ms}, Time{1s}}, core::Admission::Normal, false},
+                    {{Time{1s}, Time{1500ms}}, core::Admission::High, false},
+                    {{Time{1500ms}, Time{1750ms}}, core::Admission::Normal, true}};
+  return report;
+}
+
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -139,6 +171,57 @@ TEST(ToTable, IsWhatPeopleRead) {
       "  █▓▒░ holds the GPU all or part of the time   · there, but not on the GPU\n");
 }
 
+TEST(ToJson, HasWhatBecameOfServices) {
+  const Json json = Json::parse(to_json(two_clients(), {with_service()}));
+  EXPECT_EQ(json["services"], Json({{{"name", "B"},
+                                     {"class", "NMT"},
+                                     {"requests", 12},
+                                     {"acquired", 9},
+                                     {"timed_out", 2},
+                                     {"skipped", 1},
+                                     {"queue_full", 7},
+                                     {"revoked", 4},
+                                     {"asked_again", 5},
+                                     {"fell_back", 3},
+                                     {"given_up", 6},
+                                     {"wait_p50_ms", 1.0},
+                                     {"wait_p99_ms", 20.0},
+                                     {"longest_wait_ms", 300.0}}}));
+  const Json& gpu = json["gpus"][0];
+  EXPECT_EQ(gpu["high_pressure_ms"], 500.0);
+  EXPECT_EQ(gpu["times_high_pressure"], 2);
+  EXPECT_EQ(gpu["raised_marks_ms"], 250.0);
+  EXPECT_EQ(gpu["unknown_usage_ms"], 100.0);
+}
+
+TEST(ToTable, ShowsServicesAndThePressure) {
+  const std::string table = to_table(two_clients(), {with_service()});
+  EXPECT_TRUE(contains(
+      table,
+      "  service  class  requests  acquired  timed out  skipped  fell back  queue full  revoked  "
+      "again  wait p50     p99  longest\n"
+      "  B          NMT        12         9          2        1          3           7        4  "
+      "    5     1.0ms  20.0ms  300.0ms\n"
+      "  pressure    high  times  raised  unknown\n"
+      "  GPU 0     25.0 %      2  12.5 %    5.0 %\n"))
+      << table;
+  EXPECT_TRUE(contains(
+      table,
+      "  B leases       |                    "
+      "████████████████████········································|\n"
+      "  GPU 0 pressure "
+      "|????····································HHHHHHHHHHHHHHHHHHHH^^^^^^^^^^··········|\n"))
+      << table;
+  EXPECT_TRUE(contains(table, "H high, ^ marks are raised, ? usage unknown\n"));
+}
+
+TEST(ToTable, LeavesOutWhatNoServiceHas) {
+  Report report = with_service();
+  report.services[0].queue_full = report.services[0].revoked = 0;
+  report.services[0].asked_again = 0;
+  EXPECT_TRUE(contains(to_table(two_clients(), {report}), "skipped  fell back  wait p50"));
+}
+
 TEST(ToTable, ComparesSeveralPolicies) {
   const std::string table =
       to_table(two_clients(), {made_up(), made_up(core::ComputePolicy::Fair)});
@@ -189,6 +272,21 @@ bool well_formed(const std::string& xml) {
     }
   }
   return open.empty() && !contains(xml, "& ");
+}
+
+TEST(ToSvg, ShowsServicesAndThePressure) {
+  const std::string without = to_svg(two_clients(), {made_up()});
+  EXPECT_FALSE(contains(without, "pressure"));
+  Report report = with_service();
+  report.services[0].name = "<B>";
+  const std::string svg = to_svg(two_clients(), {report});
+  EXPECT_TRUE(well_formed(svg)) << svg;
+  EXPECT_TRUE(contains(svg, "&lt;B&gt; leases"));
+  EXPECT_TRUE(contains(svg, "9 of 12"));
+  EXPECT_TRUE(contains(svg, "GPU 0 pressure"));
+  for (const char* style : {"high", "raised", "unknown"}) {
+    EXPECT_TRUE(contains(svg, std::string("class=\"") + style + "\"")) << style;
+  }
 }
 
 TEST(ToSvg, IsWellFormedAndEscapesNames) {

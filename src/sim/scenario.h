@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "config/arbiter_keys.h"
+#include "core/arbiter/arbiter.h"
 #include "core/config.h"
 #include "core/event.h"
 
@@ -29,6 +31,8 @@ struct Workload {
   Duration kernel{};  // work in flight cannot be stopped before its kernel ends; 0 = at once
   Duration burst{};
   Duration gap{};
+  // Instead of `gap`: a burst begins so often, counted from the arrival. A late one begins at once.
+  std::optional<Duration> every{};
   std::vector<Phase> phases;
   std::optional<Duration> total;  // GPU time after which the client is finished and leaves
 };
@@ -51,6 +55,19 @@ struct TenantSpec {
   std::vector<LimitStep> changes{};      // by time
 };
 
+// What becomes of a request that is refused its lease.
+enum class Refused {
+  Skip,      // it is given up
+  Retry,     // it asks again, when the arbiter said
+  FallBack,  // it is done without the GPU
+};
+
+// Each burst is a request of its own, and needs a lease on the client's GPU first.
+struct LeaseSpec {
+  core::LeaseRequest asks;  // its lease and its GPU are given when it is played
+  Refused refused = Refused::Skip;
+};
+
 // A tenant with one or more processes that all do the same.
 struct ClientSpec {
   std::string name;
@@ -63,6 +80,7 @@ struct ClientSpec {
   std::vector<MemoryStep> memory;  // by time; may be empty
   std::vector<LimitStep> changes;  // by time
   Workload work;
+  std::optional<LeaseSpec> lease{};
 };
 
 struct GpuSpec {
@@ -81,6 +99,8 @@ struct Scenario {
   Duration hand_over{};              // from a grant until the process has work on the GPU
   std::optional<Bytes> host_memory;  // for what leaves GPUs; none: as much as is needed
   core::Config config;
+  core::ArbiterConfig arbiter{};
+  Duration usage_sample_interval = config::kFirstUsageInterval;
   std::vector<GpuSpec> gpus;
   std::vector<TenantSpec> tenants;
   std::vector<ClientSpec> clients;

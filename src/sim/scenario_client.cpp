@@ -150,6 +150,7 @@ Workload read_workload(TableReader& table) {
   const auto kernel = table.duration("kernel", Duration{0}, 1h);
   const auto burst = table.duration("burst", Duration{1}, kLongestTime);
   const auto gap = table.duration("gap", Duration{1}, kLongestTime);
+  work.every = table.duration("every", Duration{1}, kLongestTime);
   const auto total = table.duration("total", Duration{1}, kLongestTime);
   work.kernel = kernel.value_or(work.kernel);
   if (bursty) {
@@ -169,6 +170,9 @@ Workload read_workload(TableReader& table) {
   check_used(table, "phases", phases, "the workload 'phases'");
   check_used(table, "burst", bursty, "the workload 'bursty'");
   check_used(table, "gap", bursty, "the workload 'bursty'");
+  // Phases begin anew, so that no burst of theirs would be due.
+  check_used(table, "every", work.kind == WorkloadKind::Bursty, "the workload 'bursty'");
+  if (table.has("every") && table.has("gap")) table.problem("gap", "is not used with 'every'");
   check_used(table, "kernel", works, "workloads that use the GPU");
   check_used(table, "total", works, "workloads that use the GPU");
   return work;

@@ -9,6 +9,7 @@
 #include "config/config_keys.h"
 #include "config/reader.h"
 #include "sim/scenario_client.h"
+#include "sim/scenario_lease.h"
 #include "sim/scenario_memory.h"
 
 namespace nvshare::sim {
@@ -135,6 +136,7 @@ std::vector<TableReader> read_clients(TableReader& root, Scenario& scenario) {
     if (const auto gpu = table.integer("gpu", 0, gpus - 1)) {
       client.gpu = static_cast<int>(*gpu);
     }
+    client.lease = read_lease(table, client, scenario.arbiter);
     if (client.arrives >= scenario.lasts) {
       table.problem("arrives", fmt::format("{} is not before the end of the scenario ({})",
                                            to_text(client.arrives), to_text(scenario.lasts)));
@@ -183,6 +185,7 @@ Scenario read_scenario(const config::Value& document, const std::string& source,
     scenario.host_memory = table->bytes("memory", Bytes{}, kLargestMemory);
     table->finish();
   }
+  read_arbiter(root, problems, scenario);
   const bool gpus_are_known = read_gpus(root, scenario);
   std::vector<TableReader> clients = read_clients(root, scenario);
   if (gpus_are_known) check_memory(scenario, clients);

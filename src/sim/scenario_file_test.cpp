@@ -180,7 +180,7 @@ TEST(ParseScenario, ReportsEverythingAtOnceWithItsPlace) {
             (Lines{
                 "s.toml:1:9: lasts: '2 parsecs' has no known unit (examples: 10ms, 2s, 1h)",
                 "s.toml:2:1: colour: unknown key (known: name, about, lasts, lasts_under, "
-                "link_per_second, hand_over, config, host, gpu, tenant, client)",
+                "link_per_second, hand_over, config, host, arbiter, classes, client, gpu, tenant)",
                 "s.toml:4:10: config.policy: 'magic' is not one of wall, weighted, hybrid, "
                 "coordinated, dynamic, fair, metered",
                 "s.toml:5:10: config.window: 1.0ms is not from 10.0ms to 3600.00s",
@@ -486,7 +486,7 @@ TEST(BuiltIns, AreThoseOfTheRequirementAndOurs) {
   EXPECT_EQ(names, (std::set<std::string_view>{
                        "seed-000-1", "seed-000-2", "seed-000-3", "seed-000-3.1", "seed-000-3.2",
                        "seed-000-6.1-late-joiner", "seed-002-co-locate", "seed-002-oversubscribed",
-                       "seed-002-4x12", "workstation", "two-80g-jobs"}));
+                       "seed-002-4x12", "seed-003", "workstation", "two-80g-jobs"}));
   ASSERT_NE(find_built_in("seed-000-3.2"), nullptr);
   EXPECT_EQ(find_built_in("seed-000-3.2")->name, "seed-000-3.2");
   EXPECT_EQ(find_built_in("nowhere"), nullptr);

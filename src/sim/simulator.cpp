@@ -44,6 +44,11 @@ void Simulator::set_up() {
     }
   }
   at(Time{kReadPeriod}, Happening::MetersAreRead, 0);
+  if (!Services::any(scenario_)) return;
+  services_.emplace(scenario_, gpus_.size(), keep_spans_);
+  // The scheduler was there before its clients, and knows that the GPUs are idle.
+  for (std::size_t i = 0; i < gpus_.size(); ++i) services_->sample(i, {}, 0, Time{});
+  at(Time{scenario_.usage_sample_interval}, Happening::UsageIsMeasured, 0);
 }
 
 // Clients' tenants have the first numbers, so that a process's tenant is its place in the list.
@@ -79,6 +84,7 @@ std::optional<Time> Simulator::next_time() const {
     earlier(gpu.in.next());
     earlier(gpu.out.next());
   }
+  if (services_) earlier(services_->next_wakeup());
   return next;
 }
 
@@ -88,7 +94,7 @@ void Simulator::advance(Time now) {
 }
 
 // One thing that happens at this moment; the order of things at one moment is fixed: the world
-// first, the core's own timer last.
+// first, the timers of core and arbiter last.
 bool Simulator::play_one() {
   if (!told_.empty()) {
     const core::Event event = std::move(told_.front());
@@ -112,6 +118,11 @@ bool Simulator::play_one() {
   const auto wakeup = core_.next_wakeup();
   if (wakeup && *wakeup <= now_) {
     tell(core::Tick{});
+    return true;
+  }
+  const auto due = services_ ? services_->next_wakeup() : std::nullopt;
+  if (due && *due <= now_) {
+    follow(services_->tick(now_));
     return true;
   }
   return false;
@@ -233,12 +244,16 @@ void Simulator::read_meter(Process& p) {
 }
 
 // As the daemon does. Who is overdue has been billed for all of the time, whatever its meter says.
-void Simulator::read_meters() {
+void Simulator::read_all_meters() {
   for (Process& p : processes_) {
     if (!p.granted) continue;
     const auto view = core_.view(p.client);
     if (view && view->state != core::ClientState::Overdue) read_meter(p);
   }
+}
+
+void Simulator::read_meters() {
+  read_all_meters();
   at(now_ + kReadPeriod, Happening::MetersAreRead, 0);
 }
 
@@ -251,6 +266,7 @@ Report Simulator::report() {
   report.lasted = now_ - Time{};
   report.events = events_;
   for (SimGpu& gpu : gpus_) gpu.model.advance(now_);
+  if (services_) report.services = services_->reports(now_);
   for (Process& p : processes_) {
     if (p.present) note_end(p);
     p.report.gpu_time = to_duration(p.done);
@@ -272,6 +288,7 @@ Report Simulator::report() {
         seen.utilization_percent = 100.0 * static_cast<double>(gpus_[i].model.busy_time().count()) /
                                    static_cast<double>(report.lasted.count());
       }
+      if (services_) seen.pressure = services_->pressure(i, now_);
     }
   }
   return report;

@@ -10,6 +10,7 @@
 #include "sim/gpu_model.h"
 #include "sim/link.h"
 #include "sim/process.h"
+#include "sim/services.h"
 #include "sim/simulator.h"
 
 namespace nvshare::sim {
@@ -23,7 +24,10 @@ enum class Happening {
   NextPhase,
   AllocatesNext,
   LimitsChange,
-  MetersAreRead
+  MetersAreRead,
+  AsksAgain,        // for a lease
+  UsageIsMeasured,  // on all GPUs: meters are read
+  UsageIsTaken      // by the arbiter, once the core has the meters
 };
 
 // How often the shell reads all meters, asked or not.
@@ -63,6 +67,7 @@ struct SimGpu {
   void note_swapped() { highest_swapped = std::max(highest_swapped, allocated - resident); }
 
   GpuModel model;
+  Duration busy_seen{};  // of the model, when the usage was last measured
   Lane out;
   Lane in;
   Bytes resident{};
@@ -72,7 +77,8 @@ struct SimGpu {
 };
 
 // A scenario being played: the world around the core. Time, and what the core says, are in
-// simulator.cpp; what the processes do is in simulator_processes.cpp.
+// simulator.cpp; what the processes do is in simulator_processes.cpp, and how services come by
+// their leases in simulator_leases.cpp.
 class Simulator {
  public:
   Simulator(const Scenario& scenario, bool keep_spans, Observer* observer)
@@ -117,9 +123,20 @@ class Simulator {
   void next_phase(Process& p, std::size_t step);
   void allocate(Process& p, Bytes allocated);
   void ask_for_work(Process& p);
+  void want_gpu(Process& p);
+  void rest(Process& p);
 
   void read_meter(Process& p);
+  void read_all_meters();
   void read_meters();
+
+  // simulator_leases.cpp
+  void ask_for_lease(Process& p, bool again);
+  void give_back_lease(Process& p);
+  void follow(const Services::Verdicts& verdicts);
+  void follow(const Services::Verdict& verdict);
+  void measure_usage();
+  void take_usage();
 
   void settle(Process& p);
   void rewatch(Process& p);
@@ -147,6 +164,7 @@ class Simulator {
   std::optional<Error> failed_;
   std::vector<Process> processes_;
   std::vector<SimGpu> gpus_;
+  std::optional<Services> services_;  // none: no client asks for leases
   std::priority_queue<Timed> timed_;
   std::deque<core::Event> told_;  // to be told to the core at this moment, in order
 };

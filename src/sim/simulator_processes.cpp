@@ -20,6 +20,8 @@ void Simulator::happen(const Timed& timed) {
     return;
   }
   if (timed.what == Happening::MetersAreRead) return read_meters();
+  if (timed.what == Happening::UsageIsMeasured) return measure_usage();
+  if (timed.what == Happening::UsageIsTaken) return take_usage();
   Process& p = processes_[timed.process];
   if (timed.what == Happening::Arrives) return arrive(p);
   if (!p.present) return;
@@ -28,6 +30,8 @@ void Simulator::happen(const Timed& timed) {
       return leave(p);
     case Happening::Wakes:
       return ask_for_work(p);
+    case Happening::AsksAgain:
+      return ask_for_lease(p, true);
     case Happening::Starts:
       if (p.granted && !p.on_gpu && p.grants == timed.step) start_running(p);
       return;
@@ -82,6 +86,7 @@ void Simulator::leave(Process& p) {
   p.left = now_;
   --present_;
   tell(core::ClientGone{p.client});
+  if (!failed_) give_back_lease(p);
 }
 
 void Simulator::next_phase(Process& p, std::size_t step) {
@@ -116,10 +121,21 @@ void Simulator::allocate(Process& p, Bytes allocated) {
 
 void Simulator::ask_for_work(Process& p) {
   if (p.wants) return;
+  ++p.begun;
+  if (p.spec->lease) return ask_for_lease(p, false);
+  want_gpu(p);
+}
+
+void Simulator::want_gpu(Process& p) {
   p.wants = true;
   p.wants_since = now_;
   if (p.kind == WorkloadKind::Bursty) p.begin_burst();
   tell(core::WorkRequested{p.client});
+}
+
+// Until its next burst.
+void Simulator::rest(Process& p) {
+  at(now_ + p.until_next_burst(now_), Happening::Wakes, p.id);
 }
 
 // --- running ----------------------------------------------------------------------------------
@@ -173,10 +189,16 @@ void Simulator::reached(Process& p) {
   if (p.burst_over()) {
     const bool resting = p.spec->work.kind == WorkloadKind::Phases &&
                          p.spec->work.phases[p.phase].kind == WorkloadKind::Idle;
-    const Duration gap = p.spec->work.gap;
-    if (!resting && gap > Duration::zero()) at(now_ + gap, Happening::Wakes, p.id);
-    if (!resting && gap == Duration::zero()) p.begin_burst();
-    return release(p, !resting && gap == Duration::zero());
+    // With a lease each burst asks anew, even without any time between.
+    const bool at_once = !resting && !p.spec->lease && p.until_next_burst(now_) == Duration::zero();
+    if (!resting && !at_once) rest(p);
+    if (at_once) {
+      ++p.begun;
+      p.begin_burst();
+    }
+    release(p, at_once);
+    if (!failed_) give_back_lease(p);
+    return;
   }
   release(p, true);
 }

@@ -13,17 +13,27 @@ double ratio(Duration a, Duration b) {
   return static_cast<double>(a.count()) / static_cast<double>(b.count());
 }
 
-}  // namespace
-
-Span presence(const Scenario& scenario, const Report& report, const ClientReport& client) {
+// As the scenario says.
+Span presence_of(const Scenario& scenario, const Report& report, int tenant) {
   const Time end{report.lasted};
   Span there{Time{}, end};
-  const auto place = static_cast<std::size_t>(client.tenant);
+  const auto place = static_cast<std::size_t>(tenant);
   if (place < scenario.clients.size()) {
     const ClientSpec& spec = scenario.clients[place];
     there.from = std::min(end, Time{spec.arrives});
     if (spec.leaves) there.to = std::min(end, Time{*spec.leaves});
   }
+  return there;
+}
+
+}  // namespace
+
+Span presence(const Scenario& scenario, const Report& report, const ServiceReport& service) {
+  return presence_of(scenario, report, service.tenant);
+}
+
+Span presence(const Scenario& scenario, const Report& report, const ClientReport& client) {
+  Span there = presence_of(scenario, report, client.tenant);
   if (client.finished) there.to = std::min(there.to, *client.finished);
   there.to = std::max(there.from, there.to);
   return there;

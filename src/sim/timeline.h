@@ -12,6 +12,8 @@ namespace nvshare::sim {
 
 // From when to when the client was there.
 Span presence(const Scenario& scenario, const Report& report, const ClientReport& client);
+// The service's processes together.
+Span presence(const Scenario& scenario, const Report& report, const ServiceReport& service);
 
 // Of each of `buckets` equal parts of the time from 0 to `lasted`, which part the spans cover,
 // 0..1.

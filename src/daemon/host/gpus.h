@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "core/arbiter/usage_meter.h"
 #include "daemon/broker/broker.h"
-#include "daemon/broker/usage.h"
 #include "daemon/host/gpu_sampler.h"
 
 namespace nvshare::daemon {
@@ -103,7 +103,7 @@ class GpuMonitor {
     OverheadEstimate overhead;
     MoveWatch moves;
     std::optional<MeterCheck> meter;
-    UsageMeter usage;
+    core::UsageMeter usage;
     std::vector<Foreign> foreign;
   };
 

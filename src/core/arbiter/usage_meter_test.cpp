@@ -1,22 +1,18 @@
-#include "daemon/broker/usage.h"
+#include "core/arbiter/usage_meter.h"
 
 #include <gtest/gtest.h>
 
-namespace nvshare::daemon {
+namespace nvshare::core {
 namespace {
-
-using core::GpuId;
-using core::ShareView;
-using core::TenantId;
 
 constexpr Time kStart{100s};
 
 struct World {
-  core::Snapshot snapshot;
+  Snapshot snapshot;
   UsageMeter meter;
 
   void tenant(std::uint64_t id, std::optional<std::uint64_t> parent = {}) {
-    core::TenantView view;
+    TenantView view;
     view.id = TenantId{id};
     if (parent) view.parent = TenantId{*parent};
     snapshot.tenants.push_back(view);
@@ -30,13 +26,13 @@ struct World {
     snapshot.shares.push_back(share);
   }
   void bills() { snapshot.shares.clear(); }
-  std::optional<core::UsageSample> read(std::optional<int> seen, Duration after) {
+  std::optional<UsageSample> read(std::optional<int> seen, Duration after) {
     return meter.read(snapshot, GpuId{0}, seen, kStart + after, kStart + after);
   }
 };
 
-double in_the_way(const core::UsageSample& sample, int priority) {
-  return sample.in_the_way[static_cast<std::size_t>(priority - core::kLowestPriority)];
+double in_the_way(const UsageSample& sample, int priority) {
+  return sample.in_the_way[static_cast<std::size_t>(priority - kLowestPriority)];
 }
 
 TEST(Usage, WorkOfLowerPriorityIsNotInTheWay) {
@@ -110,4 +106,4 @@ TEST(Usage, WithoutAnyMeasureThereIsNoSample) {
 }
 
 }  // namespace
-}  // namespace nvshare::daemon
+}  // namespace nvshare::core

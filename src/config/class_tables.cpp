@@ -1,23 +1,20 @@
-#include "daemon/class_tables.h"
+#include "config/class_tables.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <climits>
 
 #include "config/exact_text.h"
-#include "daemon/settings_tables.h"
 
-namespace nvshare::daemon {
-namespace {
+namespace nvshare::config {
 
 using core::Refusal;
 using core::TaskClass;
 
-const config::Choices<Refusal>& refusals() {
-  static const config::Choices<Refusal> choices = [] {
-    config::Choices<Refusal> all;
+const Choices<Refusal>& refusals() {
+  static const Choices<Refusal> choices = [] {
+    Choices<Refusal> all;
     for (const Refusal one : {Refusal::Wait, Refusal::Skip, Refusal::FallbackCpu}) {
       all.emplace_back(core::name_of(one), one);
     }
@@ -26,7 +23,9 @@ const config::Choices<Refusal>& refusals() {
   return choices;
 }
 
-void read_class(config::TableReader table, TaskClass& one) {
+namespace {
+
+void read_class(TableReader table, TaskClass& one) {
   const auto number = [&](std::string_view key) { return table.integer(key, INT_MIN, INT_MAX); };
   if (const auto value = number("priority")) one.priority = static_cast<int>(*value);
   if (const auto value = number("slots")) one.slots = static_cast<int>(*value);
@@ -42,12 +41,12 @@ void read_class(config::TableReader table, TaskClass& one) {
 
 }  // namespace
 
-std::vector<TaskClass> read_classes(config::TableReader& file, config::Problems& problems) {
+std::vector<TaskClass> read_classes(TableReader& file, Problems& problems) {
   std::vector<TaskClass> classes = core::default_classes();
-  const config::Value* tables = file.find("classes");
+  const Value* tables = file.find("classes");
   if (tables == nullptr) return classes;
-  config::TableReader reader(*tables, "classes", problems);
-  for (const config::Entry& entry : tables->entries) {
+  TableReader reader(*tables, "classes", problems);
+  for (const Entry& entry : tables->entries) {
     auto table = reader.table(entry.key);
     if (!table) continue;
     auto at = std::ranges::find(classes, entry.key, &TaskClass::name);
@@ -66,8 +65,8 @@ std::string to_file(const std::vector<TaskClass>& classes) {
   std::string text;
   for (const TaskClass& one : classes) {
     text += fmt::format("\n[classes.{}]\npriority = {}\n", toml_text(one.name), one.priority);
-    text += fmt::format("max_wait = \"{}\"\n", config::exact_text(one.max_wait));
-    text += fmt::format("hold_max = \"{}\"\n", config::exact_text(one.hold_max));
+    text += fmt::format("max_wait = \"{}\"\n", exact_text(one.max_wait));
+    text += fmt::format("hold_max = \"{}\"\n", exact_text(one.hold_max));
     text += fmt::format("busy = \"{}\"\n", core::name_of(one.busy));
     text += fmt::format("pressure = \"{}\"\n", core::name_of(one.pressure));
     if (one.slots) text += fmt::format("slots = {}\n", *one.slots);
@@ -75,4 +74,4 @@ std::string to_file(const std::vector<TaskClass>& classes) {
   return text;
 }
 
-}  // namespace nvshare::daemon
+}  // namespace nvshare::config

@@ -1,4 +1,4 @@
-#include "daemon/broker/usage.h"
+#include "core/arbiter/usage_meter.h"
 
 #include <algorithm>
 #include <array>
@@ -6,15 +6,13 @@
 #include <set>
 #include <utility>
 
-namespace nvshare::daemon {
+namespace nvshare::core {
 
-using core::TenantId;
-
-std::optional<core::UsageSample> UsageMeter::read(const core::Snapshot& snapshot, core::GpuId gpu,
-                                                  std::optional<int> seen, Time at, Time now) {
+std::optional<UsageSample> UsageMeter::read(const Snapshot& snapshot, GpuId gpu,
+                                            std::optional<int> seen, Time at, Time now) {
   std::map<TenantId, Duration> billed;
   std::map<TenantId, Duration> since;  // the last reading
-  for (const core::ShareView& share : snapshot.shares) {
+  for (const ShareView& share : snapshot.shares) {
     if (share.gpu != gpu) continue;
     billed[share.tenant] = share.billed;
     const auto before = billed_.find(share.tenant);
@@ -23,28 +21,28 @@ std::optional<core::UsageSample> UsageMeter::read(const core::Snapshot& snapshot
   }
   // A parent's bill has those of its parts in it. A part that has gone since leaves its bill there.
   std::map<TenantId, Duration> own = since;
-  for (const core::TenantView& tenant : snapshot.tenants) {
+  for (const TenantView& tenant : snapshot.tenants) {
     if (!tenant.parent || !since.contains(tenant.id)) continue;
     const auto parent = own.find(*tenant.parent);
     if (parent != own.end()) parent->second -= since[tenant.id];
   }
   const auto last = std::exchange(read_at_, now);
   billed_ = std::move(billed);
-  std::array<double, core::kPriorities> by_priority{};
+  std::array<double, kPriorities> by_priority{};
   double sum = 0;
   if (last && now > *last) {
     const double passed = std::chrono::duration<double>(now - *last).count();
-    for (const core::ShareView& share : snapshot.shares) {
+    for (const ShareView& share : snapshot.shares) {
       if (share.gpu != gpu) continue;
       const Duration spent = std::max(Duration{}, own[share.tenant]);
       const double percent = 100 * std::chrono::duration<double>(spent).count() / passed;
-      by_priority[static_cast<std::size_t>(share.priority - core::kLowestPriority)] += percent;
+      by_priority[static_cast<std::size_t>(share.priority - kLowestPriority)] += percent;
       sum += percent;
     }
   } else if (!seen) {
     return std::nullopt;
   }
-  return core::UsageSample::of(at, seen ? *seen : std::min(sum, 100.0), by_priority);
+  return UsageSample::of(at, seen ? *seen : std::min(sum, 100.0), by_priority);
 }
 
-}  // namespace nvshare::daemon
+}  // namespace nvshare::core
