@@ -138,6 +138,12 @@ std::string leases_text(const std::vector<LeaseInfo>& leases, WallTime now, bool
                     rows, colour);
 }
 
+std::string lease_why_text(const LeaseInfo& lease) {
+  return fmt::format("{} of {}{} on GPU {}: {}\n", lease.active ? "lease" : "request",
+                     some(lease.task_class), lease.pid ? fmt::format(" (pid {})", *lease.pid) : "",
+                     lease.gpu, short_text(lease.why, 1000));
+}
+
 std::string classes_text(const std::vector<ClassInfo>& classes, bool colour) {
   std::vector<std::vector<Cell>> rows;
   for (const ClassInfo& one : classes) {

@@ -20,6 +20,17 @@ std::string random_name() {
   return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 
+LeaseEvent event_of(const core::Answer& answer) {
+  if (answer.outcome == core::Outcome::Acquired) {
+    return {"lease_acquired", false, {}, {}, answer.waited};
+  }
+  if (answer.outcome == core::Outcome::Revoked) {
+    return {"lease_revoked", true, {}, core::name_of(answer.reason)};
+  }
+  return {"lease_refused", true, core::name_of(answer.outcome), core::name_of(answer.reason),
+          answer.waited};
+}
+
 }  // namespace
 
 Leases::Leases(const core::ArbiterConfig& config, Now now, Reactor& reactor,
@@ -53,12 +64,14 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
     if (answer.lease == record.id) asked.answer = answer;
   }
   add(std::move(record));
+  on_event_(asked.lease, {"lease_asked"});
   spread(*answers);
   return asked;
 }
 
 void Leases::add(LeaseRecord record) {
   ++changes_;
+  used_.insert(record.ask.request.gpu);
   if (record.ask.owner != 0) by_owner_.emplace(record.ask.owner, record.id);
   by_name_.emplace(record.name, record.id);
   records_.emplace(record.id, std::move(record));
@@ -76,6 +89,7 @@ void Leases::spread(const core::Answers& answers) {
     const auto at = records_.find(answer.lease);
     if (at == records_.end()) continue;
     const LeaseRecord record = at->second;
+    on_event_(record, event_of(answer));
     if (answer.outcome == core::Outcome::Revoked) {
       log_.warn("lease_revoked", {{"class", record.ask.request.task_class},
                                   {"pid", record.ask.owner},
@@ -92,6 +106,13 @@ void Leases::end(LeaseId lease, std::string_view reason) {
   const LeaseRecord* const found = find(lease);
   if (view && !view->active && found != nullptr && on_withdrawn_) {
     on_withdrawn_(*found, reason);
+  }
+  if (view && found != nullptr) {
+    const bool is_usual = view->active && reason != kOwnerGone;
+    on_event_(*found, {view->active ? "lease_released" : "lease_withdrawn",
+                       true,
+                       {},
+                       is_usual ? std::string_view() : reason});
   }
   const auto answers = arbiter_.release(lease, now_());
   forget(lease);
@@ -141,7 +162,9 @@ Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
     if (kept.pid != 0) owners_.remove(kept.pid);
     return done;
   }
+  const LeaseId id = record.id;
   add(std::move(record));
+  on_event_(*find(id), {"lease_restored"});
   return {};
 }
 
