@@ -84,6 +84,17 @@ TEST(LeaseApi, SaysWhyThereIsNoLeaseAndWhenToComeAgain) {
   EXPECT_EQ(w.ask("ASR").status, 429);
 }
 
+// Another arbiter had these fields, and never sent them.
+TEST(LeaseApiDefects, AStatusThatIsNeverSent) {
+  LeaseWorld w;
+  w.usage(91);
+  const Json gpu = w.get("/v1/status")["gpus"][0];
+  EXPECT_EQ(gpu["gpu_admission_state"], "HIGH_PRESSURE");
+  EXPECT_EQ(gpu["gpu_usage"], 91.0);
+  EXPECT_EQ(gpu["gpu_usage_cache_age_ms"], 0);
+  EXPECT_EQ(gpu["gpu_queue_len"], 0);
+}
+
 TEST(LeaseApi, HighPressureIsToldAsTheReason) {
   LeaseWorld w;
   w.usage(95);
