@@ -190,6 +190,17 @@ Result<void> Core::Impl::take(const PriorityLent& e, Time now, Decisions& out) {
   return {};
 }
 
+Result<void> Core::Impl::take(const ClientLeased& e, Time now, Decisions& out) {
+  Client* client = find_client(e.client);
+  if (client == nullptr) return unknown("client", e.client.value);
+  Gpu& gpu = gpus_.at(client->gpu);
+  gpu.lease_changed(*client, e.lease, now, out);
+  if (e.lease == ClientLease::Held) wake_by_work(*client->tenant, now, out);
+  follow_idleness(*client->tenant, true, now);
+  finish(gpu, now, out);
+  return {};
+}
+
 Result<void> Core::Impl::take(const TenantPaused& e, Time now, Decisions& out) {
   Tenant* tenant = find_tenant(e.tenant);
   if (tenant == nullptr) return unknown("tenant", e.tenant.value);
@@ -286,7 +297,8 @@ Result<void> Core::Impl::take(const Released& e, Time now, Decisions& out) {
   if (e.used < Duration::zero() || e.gaps < Duration::zero()) return Error{"used time is negative"};
   Gpu& gpu = gpus_.at(client->gpu);
   gpu.released(*client, e, now, out);
-  if (e.more_work) wake_by_work(*client->tenant, now, out);
+  const bool asks = e.more_work || client->lease == ClientLease::Held;
+  if (asks) wake_by_work(*client->tenant, now, out);
   follow_idleness(*client->tenant, true, now);
   finish(gpu, now, out);
   return {};

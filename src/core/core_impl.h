@@ -82,6 +82,7 @@ class Core::Impl {
   Result<void> take(const TenantRemoved& e, Time now, Decisions& out);
   Result<void> take(const LimitsChanged& e, Time now, Decisions& out);
   Result<void> take(const PriorityLent& e, Time now, Decisions& out);
+  Result<void> take(const ClientLeased& e, Time now, Decisions& out);
   Result<void> take(const TenantPaused& e, Time now, Decisions& out);
   Result<void> take(const TenantSleeps& e, Time now, Decisions& out);
   Result<void> take(const ClientAdded& e, Time now, Decisions& out);

@@ -31,8 +31,8 @@ void Core::Impl::wake_by_work(Tenant& tenant, Time now, Decisions& out) {
 
 // `active`: the tenant has just done something, so that its time without work begins anew.
 void Core::Impl::follow_idleness(Tenant& tenant, bool active, Time now) {
-  const bool idle =
-      tenant.clients > 0 && !tenant.sleep && (tenant.wanting == 0 || tenant.is_paused);
+  const bool idle = tenant.clients > 0 && !tenant.sleep &&
+                    ((tenant.wanting == 0 && tenant.leased == 0) || tenant.is_paused);
   if (idle && tenant.idle && !active) return;
   if (tenant.idle) idle_.erase({tenant.idle_since, tenant.id});
   tenant.idle = idle;

@@ -94,7 +94,7 @@ namespace {
 // With what ended parts have left, which the share pays off at their limit and not at its own.
 Duration debt_of(const Share& share) {
   Duration least = std::min(Duration::zero(), share.meter.allowance);
-  for (const LeftAccount& left : share.left) {
+  for (const LeftAccount& left : share.family().left) {
     least = std::min(least, left.allowance * share.limit / std::max(left.limit, 1));
   }
   return -least;

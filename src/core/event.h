@@ -78,6 +78,16 @@ struct PriorityLent {
   GpuId gpu;
   std::optional<int> priority{};
 };
+// What a client has to do with leases on its GPU.
+enum class ClientLease {
+  None,
+  Held,  // its service holds one: its memory comes in before it has work
+  Over,  // its service was to give one back and did not: it may not run
+};
+struct ClientLeased {
+  ClientId client;
+  ClientLease lease = ClientLease::None;
+};
 struct TenantPaused {
   TenantId tenant;
   bool paused = true;
@@ -187,9 +197,9 @@ struct ConfigChanged {
 struct Tick {};
 
 using Event = std::variant<GpuAdded, GpuRemoved, OverheadMeasured, OverlapSeen, TenantAdded,
-                           TenantRemoved, LimitsChanged, PriorityLent, TenantPaused, TenantSleeps,
-                           ClientAdded, ClientGone, WorkRequested, Released, Usage, MemoryChanged,
-                           MemoryFound, MemoryMoved, MemoryRounded, HostMeasured, HostMemoryComing,
-                           SchedulingSwitched, ConfigChanged, Tick>;
+                           TenantRemoved, LimitsChanged, PriorityLent, ClientLeased, TenantPaused,
+                           TenantSleeps, ClientAdded, ClientGone, WorkRequested, Released, Usage,
+                           MemoryChanged, MemoryFound, MemoryMoved, MemoryRounded, HostMeasured,
+                           HostMemoryComing, SchedulingSwitched, ConfigChanged, Tick>;
 
 }  // namespace nvshare::core

@@ -24,6 +24,7 @@ void Gpu::add(Client& client, Time now) {
 void Gpu::remove(Client& client, Time now) {
   Share& share = *client.share;
   want(client, false, now);
+  set_lease(client, ClientLease::None);
   stopping_.erase({client.run.dropped_at, client.seq, &client});
   park(client, false, now);
   if (client.run.phase == Phase::Ready) {
@@ -62,6 +63,8 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
         engine_->stop(client, {.why = Why::Paused}, now, out);
       } else if (client.tenant->sleep) {
         engine_->stop(client, {.why = Why::PutToSleep}, now, out);
+      } else if (client.lease == ClientLease::Over) {
+        engine_->stop(client, {.why = Why::LeaseOver}, now, out);
       } else if (!client.memory.complete()) {
         engine_->stop(client,
                       {.why = Why::Grew, .bytes = client.memory.demand - client.memory.resident},
@@ -90,7 +93,7 @@ void Gpu::place(Client& client, Time now, Decisions& out) {
   const bool comes = client.memory.resident + client.memory.incoming == client.memory.demand ||
                      (client.queue.admitted && client.memory.incoming.count > 0);
   const bool on_its_way = client.memory.outgoing.count == 0 && comes;
-  const bool should_have_all = client.waits_for_memory() && client.tenant->may_run();
+  const bool should_have_all = client.waits_for_memory() && client.may_run();
   if (should_have_all && !client.memory.complete() && !on_its_way) {
     residency_.enqueue(client, now, out);
   } else if (!should_have_all) {
@@ -114,9 +117,10 @@ void Gpu::released(Client& client, const Released& how, Time now, Decisions& out
 void Gpu::forget(TenantId tenant) {
   const auto it = shares_.find(tenant);
   if (it == shares_.end()) return;
-  if (it->second.own) engine_->detach(*it->second.own);
-  engine_->detach(it->second);
-  if (Share* parent = it->second.parent) std::erase(parent->parts, &it->second);
+  Share& share = it->second;
+  if (share.has_parts && share.family().own) engine_->detach(*share.family().own);
+  engine_->detach(share);
+  if (Share* parent = share.parent) std::erase(parent->family().parts, &share);
   shares_.erase(it);
 }
 
@@ -176,6 +180,20 @@ Bytes Gpu::pinned_room(const Client& client, Bytes asked) const {
         std::min(room, residency_.room_for(*other) - other->memory.demand - other->memory.rounding);
   }
   return std::max(Bytes{}, room);
+}
+
+void Gpu::set_lease(Client& client, ClientLease lease) {
+  if (client.lease == ClientLease::Held) --client.tenant->leased;
+  if (lease == ClientLease::Held) ++client.tenant->leased;
+  client.lease = lease;
+}
+
+void Gpu::lease_changed(Client& client, ClientLease lease, Time now, Decisions& out) {
+  if (client.lease == lease) return;
+  set_lease(client, lease);
+  if (lease != ClientLease::Held) residency_.idles(client, now);
+  residency_.lease_changed(client, now);
+  place(client, now, out);
 }
 
 void Gpu::pause_changed(const Tenant& tenant, Time now, Decisions& out) {
@@ -290,6 +308,7 @@ Reason Gpu::explain(const Client& client, Time now) const {
   if (const auto& sleep = client.tenant->sleep) {
     return {.why = sleep->hold ? Why::HeldAsleep : Why::Asleep, .used = now - sleep->since};
   }
+  if (client.lease == ClientLease::Over && client.wants_work) return {.why = Why::LeaseOver};
   if (!client.waits_for_memory()) return {.why = Why::NoWork};
   return residency_.explain(client, now);
 }

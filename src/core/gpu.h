@@ -52,6 +52,8 @@ class Gpu {
   void limits_have_changed(bool cores_changed, Time now);
   // Lends the priority to the tenant, which has or had a client here.
   Result<void> lend(TenantId tenant, std::optional<int> priority, Time now);
+  void set_lease(Client& client, ClientLease lease);
+  void lease_changed(Client& client, ClientLease lease, Time now, Decisions& out);
   void pause_changed(const Tenant& tenant, Time now, Decisions& out);
   void sleep_changed(TenantId tenant, const Reason& why, Time now, Decisions& out);
   // Whether a client of the tenant asks for the GPU.

@@ -107,8 +107,8 @@ void MeteredEngine::detach(Share& share) {
 
 void MeteredEngine::become_parent(Share& share, Time now) {
   catch_up(now);
-  if (unlimited_holder_ == &share) unlimited_holder_ = share.own.get();
-  std::ranges::replace(relimited_, &share, share.own.get());
+  if (unlimited_holder_ == &share) unlimited_holder_ = share.family().own.get();
+  std::ranges::replace(relimited_, &share, share.family().own.get());
 }
 
 void MeteredEngine::before_limits_change(Share& share, Time now) {

@@ -30,7 +30,7 @@ MeterDomain& MeteredEngine::domain_for(const Share& share) {
 
 // Made when it is not there yet. It stands where a tenant without a limit and without parts would.
 Share& MeteredEngine::bundle_of(Share& tenant, int priority) {
-  std::unique_ptr<Share>& made = tenant.bundles[priority];
+  std::unique_ptr<Share>& made = tenant.family().bundles[priority];
   if (made) return *made;
   made = std::make_unique<Share>();
   Share& bundle = *made;
@@ -47,8 +47,9 @@ Share& MeteredEngine::bundle_of(Share& tenant, int priority) {
 
 // Nothing in them is active: their parts have left.
 void MeteredEngine::close_bundles(Share& share) {
-  for (auto& [priority, bundle] : share.bundles) close_domain(*bundle);
-  share.bundles.clear();
+  if (!share.has_parts) return;
+  for (auto& [priority, bundle] : share.family().bundles) close_domain(*bundle);
+  share.family().bundles.clear();
 }
 
 // What competes with limits for the share: itself, or the outermost bundle around it.
@@ -107,8 +108,8 @@ void MeteredEngine::drop_refilled(std::vector<LeftAccount>& left) const {
 void MeteredEngine::leave_account(const Share& share) {
   if (share.parent == nullptr) return;
   const MeterAccount& account = share.meter;
-  std::vector<LeftAccount>& left = share.parent->left;
-  left.insert(left.end(), share.left.begin(), share.left.end());
+  std::vector<LeftAccount>& left = share.parent->family().left;
+  left.insert(left.end(), share.family().left.begin(), share.family().left.end());
   if (share.limited() && !account.fresh) {
     left.push_back({account.allowance, share.limit, account.idle_since, {}});
   }
@@ -120,12 +121,12 @@ void MeteredEngine::leave_account(const Share& share) {
     left.erase(most, left.end());
   }
   if (!share.limited()) leave_place(share);
-  for (const auto& [priority, bundle] : share.bundles) leave_place(*bundle);
+  for (const auto& [priority, bundle] : share.family().bundles) leave_place(*bundle);
 }
 
 void MeteredEngine::leave_place(const Share& share) {
   if (share.meter.fresh) return;
-  std::vector<LeftPlace>& places = share.parent->left_places;
+  std::vector<LeftPlace>& places = share.parent->family().left_places;
   const auto passed = [&](const LeftPlace& place) {
     const auto domain = domains_.find(place.queue);
     return domain == domains_.end() ||
@@ -142,7 +143,7 @@ void MeteredEngine::leave_place(const Share& share) {
 void MeteredEngine::take_over(Share& share, Time now) {
   if (!share.limited()) return;
   for (Share* around = share.parent; around != nullptr; around = around->parent) {
-    std::vector<LeftAccount>& left = around->left;
+    std::vector<LeftAccount>& left = around->family().left;
     drop_refilled(left);
     const auto least = std::ranges::min_element(
         left, {}, [&](const LeftAccount& one) { return allowance_of(one, now); });
@@ -158,7 +159,7 @@ void MeteredEngine::take_over(Share& share, Time now) {
 // short runs does not go before the other parts each time.
 void MeteredEngine::take_place(Share& share) {
   if (share.parent == nullptr || share.limited()) return;
-  std::vector<LeftPlace>& places = share.parent->left_places;
+  std::vector<LeftPlace>& places = share.parent->family().left_places;
   const auto here = [&](const LeftPlace& place) {
     return place.queue == share.meter.queue && place.level == share.meter.level;
   };

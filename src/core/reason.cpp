@@ -78,6 +78,9 @@ std::string to_text(const Reason& r) {
                          to_text(r.bytes), in_time(r.wait));
     case Why::SchedulingOff:
       return "scheduling is switched off";
+    case Why::LeaseOver:
+      return "its lease is over; it waits until it has another one, gives this one back, or no "
+             "service holds or wants a lease on this GPU";
     case Why::OverMemoryLimit:
     case Why::OverMemoryLimitMovable:
       return fmt::format(

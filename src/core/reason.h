@@ -19,6 +19,7 @@ enum class Why {
   Paused,
   Asleep,              // since `used`; its own work wakes it
   HeldAsleep,          // since `used`; only a person wakes it
+  LeaseOver,           // its service was to give its lease back
   WaitsForTurn,        // others are running; `count` wait before it
   BudgetSpent,         // `used` of `quota`; again in `wait`
   OverLimit,           // `used` more than its `count` percent; again in `wait`

@@ -121,7 +121,7 @@ void Residency::list(Client& client) {
   }
   const Time before = client.eviction.at;
   client.eviction.at = client.quantum.until;
-  if (!client.is_busy()) {
+  if (!client.is_busy() && client.lease != ClientLease::Held) {
     const Duration patience =
         client.memory.complete() ? move_time(client.memory.demand) : Duration::zero();
     client.eviction.at = std::min(client.eviction.at, client.eviction.idle_since + patience);
@@ -163,15 +163,30 @@ void Residency::dequeue(Client& client) {
 }
 
 // Waiting counts as priority: one step for each `ageing`. So the order of two clients never changes
-// while both wait, and the queue can be kept sorted.
+// while both wait, and the queue can be kept sorted. A lease counts like the shortest quantum.
+std::int64_t Residency::queue_key(const Client& client, Time now) const {
+  Duration head_start = client.share->priority * config_.ageing;
+  if (client.lease == ClientLease::Held) head_start += config_.quantum_min;
+  return (now.time_since_epoch() - head_start).count();
+}
+
+// A client that waits already keeps the better one of its two places.
+void Residency::lease_changed(Client& client, Time now) {
+  unlist(client);
+  if (client.queue.joined) {
+    queue_.erase(key_of(client));
+    client.queue.key = std::min(client.queue.key, queue_key(client, now));
+    queue_.insert(key_of(client));
+  }
+  stale_ = true;
+  list(client);
+}
+
 void Residency::enqueue(Client& client, Time now, Decisions& out) {
   if (client.queue.joined) return;
   unlist(client);
-  const std::int64_t head_start = client.share->priority * config_.ageing.count();
   // A client that was let in and did not get all of its memory keeps its place.
-  if (!std::exchange(client.queue.admitted, false)) {
-    client.queue.key = now.time_since_epoch().count() - head_start;
-  }
+  if (!std::exchange(client.queue.admitted, false)) client.queue.key = queue_key(client, now);
   // A client that its own growth stopped keeps the rest of its quantum. Waiting does not prolong
   // the quantum, because a client that grows again and again would keep others away for ever. A
   // client that has not run since its quantum began has no claim on being next.

@@ -88,6 +88,8 @@ class Residency {
   void host_memory(Client& client, Bytes coming, std::optional<Bytes> ready);
   // The client's tenant has gone over its memory limit, or is no longer.
   void limit_changed(Client& client, Time now);
+  // The client's service holds a lease now, or holds none any more.
+  void lease_changed(Client& client, Time now);
   // The client wants to run and its memory is not complete.
   void enqueue(Client& client, Time now, Decisions& out);
   void dequeue(Client& client);
@@ -223,6 +225,8 @@ class Residency {
   void give(Client& client, Time now, Decisions& out);
   void withdraw(Client& client, Time now, Decisions& out);
   void admit(Client& client, Time protect_until, Why why, Time now, Decisions& out);
+  std::int64_t queue_key(const Client& client, Time now) const;
+  static bool gives_way(const Client& client, const Client& head);
   Victims find_victims(const Client* head, Bytes deficit) const;
   void take(const Victims& victims, Bytes deficit, Why why, Time now, Decisions& out,
             std::vector<Client*>& stop);

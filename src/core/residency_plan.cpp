@@ -51,6 +51,12 @@ void Residency::admit(Client& client, Time protect_until, Why why, Time now, Dec
   if (absent > kNothing) bring_in(client, absent, {.why = why, .bytes = absent}, now, out);
 }
 
+// A service with a lease does not wait for the quantum of what has a lower priority and no lease.
+bool Residency::gives_way(const Client& client, const Client& head) {
+  return head.lease == ClientLease::Held && client.lease != ClientLease::Held &&
+         client.share->priority < head.share->priority;
+}
+
 // Clients that can make room: the last of the queue first, then the others by when they may be
 // taken. `head` is not among them.
 Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) const {
@@ -69,9 +75,19 @@ Residency::Victims Residency::find_victims(const Client* head, Bytes deficit) co
     Client* client = std::get<2>(*it);
     if (client != head) add(client);
   }
+  // It keeps its room for as long as it took to come in, so that memory does not only move.
+  if (head != nullptr && head->lease == ClientLease::Held) {
+    for (const auto& [at, seq, client] : evictable_) {
+      if (found.enough >= deficit) return found;
+      if (!gives_way(*client, *head)) continue;
+      add(client);
+      const Time came_in_for = client->quantum.since + move_time(client->quantum.bytes);
+      found.due = std::max(found.due, std::min(at, came_in_for));
+    }
+  }
   for (const auto& [at, seq, client] : evictable_) {
     if (found.enough >= deficit) return found;
-    if (client == head) continue;
+    if (client == head || (head != nullptr && gives_way(*client, *head))) continue;
     add(client);
     found.due = std::max(found.due, at);
   }

@@ -12,7 +12,7 @@ namespace {
 // The highest priority that is lent to the tenant or to a part of it.
 std::optional<int> lent_within(const Share& share) {
   std::optional<int> highest = share.lent;
-  for (const Share* part : share.parts) {
+  for (const Share* part : share.family().parts) {
     if (!part->is_own) highest = std::max(highest, lent_within(*part));
   }
   return highest;
@@ -45,28 +45,28 @@ Share& Gpu::share_of(Tenant& tenant, Time now) {
   share.parent = parent;
   share.seq = next_share_++;
   follow_limits(share);
-  if (parent != nullptr) parent->parts.push_back(&share);
+  if (parent != nullptr) parent->family().parts.push_back(&share);
   engine_->attach(share, now);
   return share;
 }
 
 Share& Gpu::make_own(Share& of_tenant) {
-  of_tenant.own = std::make_unique<Share>();
-  Share& own = *of_tenant.own;
+  of_tenant.family().own = std::make_unique<Share>();
+  Share& own = *of_tenant.family().own;
   own.tenant = of_tenant.tenant;
   own.parent = &of_tenant;
   own.is_own = true;
   own.seq = next_share_++;
   follow_limits(own);
-  of_tenant.parts.push_back(&own);
+  of_tenant.family().parts.push_back(&own);
   return own;
 }
 
 Share& Gpu::share_for_clients(Tenant& tenant, Time now) {
   Share& share = share_of(tenant, now);
   if (!share.has_parts) return share;
-  if (!share.own) engine_->attach(make_own(share), now);
-  return *share.own;
+  if (!share.family().own) engine_->attach(make_own(share), now);
+  return *share.family().own;
 }
 
 void Gpu::move_clients(Share& from, Share& to) {
@@ -121,7 +121,7 @@ void Gpu::limits_will_change(Share& highest, Time now) {
   changing_.push_back(&highest);
   for (std::size_t i = 0; i < changing_.size(); ++i) {
     if (!changing_[i]->has_parts) continue;
-    for (Share* part : changing_[i]->parts) changing_.push_back(part);
+    for (Share* part : changing_[i]->family().parts) changing_.push_back(part);
   }
   for (auto one = changing_.rbegin(); one != changing_.rend(); ++one) {
     engine_->before_limits_change(**one, now);

@@ -54,6 +54,7 @@ struct Tenant {
   bool idle = false;       // has clients, and none of them may run and has work
   int clients = 0;
   int wanting = 0;  // clients that have work, on all GPUs
+  int leased = 0;   // clients whose service holds a lease
   std::optional<SleepView> sleep{};
   Time idle_since{};
   int parts = 0;
@@ -78,6 +79,7 @@ enum class Phase {
 
 struct Client;
 struct Share;
+struct Family;
 struct MeterDomain;
 
 // Sequence numbers come first in these orders, so that pointers never decide. The number is in the
@@ -192,14 +194,12 @@ struct alignas(64) Share {
 
   // Written by Gpu.
   int clients = 0;
-  std::vector<Share*> parts;   // by `seq`; with `own`
-  std::unique_ptr<Share> own;  // of the tenant's clients, while it has parts
-  // Written by the policy's engine.
-  std::vector<LeftAccount> left;       // of parts that have ended
-  std::vector<LeftPlace> left_places;  // of those without a limit
-  // Of a tenant without a limit: what competes for all its parts that have no limit and the same
-  // priority. So they have together what the tenant would have without parts.
-  std::map<int, std::unique_ptr<Share>> bundles;
+
+  Share();
+  ~Share();
+  // Made when it is first written to.
+  Family& family();
+  const Family& family() const;
 
   // Whether a client of its own, not of a part, could run now.
   bool has_ready() const { return !has_parts && wanting > running; }
@@ -218,7 +218,34 @@ struct alignas(64) Share {
     return this == &other || (parent != nullptr && parent->is_within(other));
   }
   bool limited() const { return limit < kNoCoreLimit; }
+
+ private:
+  std::unique_ptr<Family> family_;
 };
+
+// What a share has of its parts. Most shares never had any, and an event reads less memory then.
+struct Family {
+  // Written by Gpu.
+  std::vector<Share*> parts;   // by `seq`; with `own`
+  std::unique_ptr<Share> own;  // of the tenant's clients, while it has parts
+  // Written by the policy's engine.
+  std::vector<LeftAccount> left;       // of parts that have ended
+  std::vector<LeftPlace> left_places;  // of those without a limit
+  // Of a tenant without a limit: what competes for all its parts that have no limit and the same
+  // priority. So they have together what the tenant would have without parts.
+  std::map<int, std::unique_ptr<Share>> bundles;
+};
+
+inline Share::Share() = default;
+inline Share::~Share() = default;
+inline Family& Share::family() {
+  if (!family_) family_ = std::make_unique<Family>();
+  return *family_;
+}
+inline const Family& Share::family() const {
+  static const Family kNone;
+  return family_ ? *family_ : kNone;
+}
 
 // The tenant whose limit binds a share, if that is not its own.
 inline std::optional<TenantId> level_that_binds(const Share& binds, const Share& share) {
@@ -368,6 +395,7 @@ struct Client {
   std::optional<Bytes> own_limit;  // of its memory, beside its tenant's
   bool wants_work = false;
   bool parked = false;  // has work, and its memory is not there
+  ClientLease lease = ClientLease::None;
 
   RunState run;
   MeterState meter;
@@ -384,11 +412,15 @@ struct Client {
   ReadyOrder::value_type ready_key() { return {meter.had, run.ready_seq, this}; }
   // Whether the client's memory leaves to host memory that the scheduler hands out.
   bool leaves_to_host() const { return host.ready.has_value(); }
-  bool is_busy() const { return wants_work && tenant->may_run(); }
-  bool waits_for_memory() const { return wants_work || memory.awaits.count > 0; }
-  // The client asks for the GPU and does not have it.
+  bool may_run() const { return tenant->may_run() && lease != ClientLease::Over; }
+  bool is_busy() const { return wants_work && may_run(); }
+  // Work for a client with a lease comes at any moment.
+  bool is_called() const { return lease == ClientLease::Held && !memory.complete(); }
+  bool waits_for_memory() const { return wants_work || memory.awaits.count > 0 || is_called(); }
+  // The client asks for the GPU and does not have it, or its service holds a lease.
   bool asks() const {
-    return waits_for_memory() && (run.phase == Phase::Off || run.phase == Phase::Ready);
+    const bool expects = waits_for_memory() || lease == ClientLease::Held;
+    return expects && (run.phase == Phase::Off || run.phase == Phase::Ready);
   }
 };
 

@@ -147,7 +147,7 @@ void WindowEngine::throttle(Share& share, Time now) {
 
 void WindowEngine::withdraw_all_in(const Share& share) {
   for (const auto& entry : share.ready) eligible_.erase(entry);
-  for (const Share* part : share.parts) withdraw_all_in(*part);
+  for (const Share* part : share.family().parts) withdraw_all_in(*part);
 }
 
 // Lets a settled share's ready clients run, if it has quota, and all that it is a part of.
@@ -166,7 +166,8 @@ void WindowEngine::offer(Share& share) {
 
 void WindowEngine::offer_all_in(Share& share) {
   if (!share.ready.empty()) offer(share);
-  for (Share* part : share.parts) offer_all_in(*part);
+  if (!share.has_parts) return;
+  for (Share* part : share.family().parts) offer_all_in(*part);
 }
 
 void WindowEngine::unthrottle(Share& share) {
@@ -314,7 +315,8 @@ void WindowEngine::drop_exhausted(Time now, Decisions& out) {
 
 void WindowEngine::stop_all_in(Share& share, const Reason& why, Time now, Decisions& out) {
   while (!share.held.empty()) stop(*share.held.begin()->second, why, now, out);
-  for (Share* part : share.parts) stop_all_in(*part, why, now, out);
+  if (!share.has_parts) return;
+  for (Share* part : share.family().parts) stop_all_in(*part, why, now, out);
 }
 
 void WindowEngine::keep_one_running(Time now, Decisions& out) {

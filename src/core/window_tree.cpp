@@ -46,7 +46,7 @@ void WindowEngine::enter_window(std::vector<LeftAccount>& left) const {
 void WindowEngine::take_over(Share& share) {
   if (!share.limited()) return;
   for (Share* around = share.parent; around != nullptr; around = around->parent) {
-    std::vector<LeftAccount>& left = around->left;
+    std::vector<LeftAccount>& left = around->family().left;
     enter_window(left);
     const auto most = std::ranges::max_element(left, {}, used_by);
     if (most == left.end()) continue;
@@ -59,8 +59,8 @@ void WindowEngine::take_over(Share& share) {
 // With those of its own parts, because the tenant around them may come anew as well.
 void WindowEngine::leave_account(const Share& share) const {
   if (share.parent == nullptr) return;
-  std::vector<LeftAccount>& left = share.parent->left;
-  left.insert(left.end(), share.left.begin(), share.left.end());
+  std::vector<LeftAccount>& left = share.parent->family().left;
+  left.insert(left.end(), share.family().left.begin(), share.family().left.end());
   if (share.limited() && share.window.used > 0) {
     left.push_back({.limit = share.limit, .window = share.window});
   }
@@ -75,8 +75,10 @@ void WindowEngine::leave_account(const Share& share) const {
 void WindowEngine::become_parent(Share& share, Time now) {
   catch_up(now);
   wanting_.erase({share.seq, &share});
-  if (share.own->wanting > 0) wanting_.emplace(share.own->seq, share.own.get());
-  if (share.own->running > 0) running_shares_.emplace(share.own->seq, share.own.get());
+  if (share.family().own->wanting > 0)
+    wanting_.emplace(share.family().own->seq, share.family().own.get());
+  if (share.family().own->running > 0)
+    running_shares_.emplace(share.family().own->seq, share.family().own.get());
 }
 
 void WindowEngine::before_limits_change(Share& share, Time now) {

@@ -200,6 +200,47 @@ TEST_F(ArbiterBesideLoad, TheHolderOfALeaseGoesBeforeABatchJob) {
   expect_share_for(service, 2s, 50);
 }
 
+// What a program does is read from its own count of launches, so that nobody's word is trusted.
+TEST_F(ArbiterBesideLoad, TheGateClosesForTheHolderOfAnOverdueLease) {
+  const Process scheduler = start_scheduler();
+  Job service = job("service", {}, {"--seconds", "60"}, 5ms);
+  ASSERT_TRUE(service.process.wait_for("progress", 20s)) << service.process.output();
+  ASSERT_EQ(ask("NMT"), "ACQUIRED ") << "another one's, so that the gate protects somebody";
+  const std::string owner =
+      fmt::format(R"(,"ownerPid":{},"withChildren":true)", service.process.pid());
+  ASSERT_EQ(ask("ASR", owner + R"(,"holdMaxMs":300)"), "ACQUIRED ");
+  const std::string late = last_;
+  expect_share_for(service, 200ms, 99);
+  ASSERT_TRUE(eventually([&] { return leases() == 1; }, 5s)) << "overdue";
+  sleep(500ms);
+  EXPECT_EQ(share_for(service, 1s), 0) << "nobody else uses the GPU, and the gate is closed";
+  const Outcome why = nvshare({"why", "service"});
+  EXPECT_NE(why.output.find("its lease is over"), std::string::npos) << why.output;
+  release(late);
+  EXPECT_TRUE(eventually([&] { return share_for(service, 200ms) > 50; }, 5s)) << "given back late";
+}
+
+// Of 2 GiB each has 900 MiB, and contexts 600. Without a lease the service would wait for the job's quantum: 10 s.
+TEST_F(ArbiterBesideLoad, ALeaseIsGrantedWhenTheHoldersMemoryIsThere) {
+  set("NVSHARE_SOFTGPU_MEMORY", "2Gi");
+  const Process scheduler = start_scheduler();
+  Process service = probe("service");
+  ASSERT_EQ(World::ask(service, "start"), "CUDA_SUCCESS") << service.output();
+  ASSERT_EQ(World::ask(service, "alloc 900Mi"), "CUDA_SUCCESS") << service.output();
+  Job batch = job("batch", {"--priority", "-5"}, {"--seconds", "60", "--memory", "900Mi"}, 5ms);
+  ASSERT_TRUE(batch.process.wait_for("progress", 30s)) << batch.process.output();
+  const auto away = [&] {
+    const Json memory = tenant("service");
+    return memory.value("resident", std::int64_t{0}) < memory.value("allocated", std::int64_t{0});
+  };
+  ASSERT_TRUE(eventually(away, 20s)) << tenant("service");
+  const std::string owner = fmt::format(R"(,"ownerPid":{},"withChildren":true)", service.pid());
+  const Duration begin = now();
+  EXPECT_EQ(ask("ASR", owner + R"(,"maxWaitMs":8000)"), "ACQUIRED ");
+  EXPECT_LT(now() - begin, 8s);
+  EXPECT_FALSE(away()) << tenant("service");
+}
+
 // --- nvshare lease run -------------------------------------------------------------------------
 
 TEST_F(ArbiterBesideLoad, LeaseRunHoldsALeaseForItsProgram) {

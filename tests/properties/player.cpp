@@ -224,6 +224,9 @@ void Player::change_tenants() {
     case 9:
       tell(PriorityLent{tenant, some_gpu(),
                         dice_.one_in(3) ? std::nullopt : std::optional(dice_.between(-10, 10))});
+      tell(ClientLeased{
+          some_client(),
+          dice_.pick<ClientLease>({ClientLease::None, ClientLease::Held, ClientLease::Over})});
       return;
     case 6:
     case 7:
@@ -533,6 +536,7 @@ std::string Player::settle() {
   const bool just_enough = dice_.one_in(2);
   tell(HostMeasured{});
   for (const ClientId id : there) {
+    tell(ClientLeased{id});
     HostMemoryComing event{id};
     if (just_enough) event.ready = kMostMemory;
     tell(event);

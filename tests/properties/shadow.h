@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/units.h"
+#include "core/event.h"
 #include "core/ids.h"
 
 namespace nvshare::properties {
@@ -15,6 +16,7 @@ struct ShadowClient {
   core::TenantId tenant;
   core::GpuId gpu;
   bool asked = false;
+  core::ClientLease lease = core::ClientLease::None;
   Held held = Held::No;
   std::optional<Duration> budget;
   Time granted_at{};
@@ -31,7 +33,8 @@ struct ShadowClient {
   Bytes out_left{};
   bool failed = false;  // it did not move what it was told to, and was not told again to send out
 
-  bool waits() const { return (asked || awaits.count > 0) && held == Held::No; }
+  bool waits() const { return (asked || awaits.count > 0 || is_called()) && held == Held::No; }
+  bool is_called() const { return lease == core::ClientLease::Held && !complete(); }
   Bytes absent() const { return allocated - resident - awaits; }
   bool complete() const { return resident == allocated && outgoing.count == 0; }
 };

@@ -39,6 +39,10 @@ struct EventText {
     return fmt::format("PriorityLent tenant={} gpu={} priority={}", e.tenant.value, e.gpu.value,
                        e.priority ? fmt::to_string(*e.priority) : "none");
   }
+  std::string operator()(const ClientLeased& e) const {
+    return fmt::format("ClientLeased client={} lease={}", e.client.value,
+                       static_cast<int>(e.lease));
+  }
   std::string operator()(const TenantPaused& e) const {
     return fmt::format("TenantPaused tenant={} paused={}", e.tenant.value, e.paused);
   }

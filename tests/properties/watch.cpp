@@ -118,6 +118,10 @@ void Watch::note(const ClientGone& e, Time now) {
   forget(e.client, now);
 }
 
+void Watch::note(const ClientLeased& e, Time) {
+  clients_.at(e.client).lease = e.lease;
+}
+
 void Watch::note(const WorkRequested& e, Time) {
   clients_.at(e.client).asked = true;
 }
@@ -235,6 +239,9 @@ void Watch::obey(ShadowClient& client, const Grant& d, Time now) {
   }
   if (is_paused(client.tenant)) {
     fail(Rule::Grants, fmt::format("client {} is paused", id));
+  }
+  if (client.lease == ClientLease::Over) {
+    fail(Rule::Grants, fmt::format("client {} is granted behind the end of its lease", id));
   }
   if (tenant != nullptr && tenant->sleep) {
     fail(Rule::Sleep, fmt::format("client {} is granted and sleeps", id));
@@ -375,6 +382,9 @@ void Watch::check_client(const ClientView& view) {
                      view.incoming.count, view.outgoing.count, client.allocated.count,
                      client.resident.count, client.pinned.count, client.incoming.count,
                      client.outgoing.count));
+  }
+  if (client.lease == ClientLease::Over && client.held == Held::Yes) {
+    fail(Rule::Grants, fmt::format("client {} runs behind the end of its lease", view.id.value));
   }
   if (held_in(view.state) != client.held ||
       (view.state == ClientState::Waiting) != client.waits()) {

@@ -55,6 +55,7 @@ class Watch {
   void note(const core::TenantRemoved& e, Time now);
   void note(const core::ClientAdded& e, Time now);
   void note(const core::ClientGone& e, Time now);
+  void note(const core::ClientLeased& e, Time now);
   void note(const core::WorkRequested& e, Time now);
   void note(const core::Released& e, Time now);
   void note(const core::Usage& e, Time now);

@@ -7,7 +7,7 @@ export type TaskType = "ASR" | "NMT" | "TTS" | "SEMANTIC_REPAIR" | (string & {})
 export type BusyPolicy = "WAIT" | "SKIP" | "FALLBACK_CPU";
 
 /** Why there is no lease. */
-export type RefusalReason = "GPU_BUSY" | "GPU_USAGE_HIGH" | "GPU_USAGE_UNKNOWN" | "GPU_GONE";
+export type RefusalReason = "GPU_BUSY" | "GPU_USAGE_HIGH" | "GPU_USAGE_UNKNOWN" | "GPU_MEMORY" | "GPU_GONE";
 
 /** Why a lease was taken away. */
 export type LossReason = "OVERDUE" | "GPU_GONE" | "OWNER_GONE";
@@ -79,7 +79,7 @@ export interface ActiveLease extends ListedRequest {
 }
 
 export interface WaitingRequest extends ListedRequest {
-  state: "WAITING";
+  state: "WAITING" | "PREPARING";
   givesUpAt: string;
 }
 

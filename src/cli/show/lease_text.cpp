@@ -102,6 +102,7 @@ std::string_view words_of(std::string_view reason) {
   if (reason == "GPU_USAGE_HIGH") return "the GPU is under high load";
   if (reason == "GPU_USAGE_UNKNOWN") return "the GPU's load is not known";
   if (reason == "GPU_BUSY") return "all slots are taken";
+  if (reason == "GPU_MEMORY") return "its memory did not come to the GPU in time";
   if (reason == "GPU_GONE") return "its GPU is gone";
   if (reason == "OVERDUE") return "it was held for too long without a renewal";
   if (reason == "OWNER_GONE") return "its owner has ended";

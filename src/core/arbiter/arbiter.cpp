@@ -53,6 +53,8 @@ void count(LeaseCounts& counts, const Answer& answer) {
     case Outcome::Revoked:
       ++counts.revoked;
       return;
+    case Outcome::Preparing:
+      return;
   }
 }
 
@@ -105,7 +107,8 @@ Duration Arbiter::retry_after(const Gpu& gpu, LeaseReason reason, Time now) cons
 }
 
 Arbiter::Timer Arbiter::timer_of(const Record& record) const {
-  return {record.until, record.active ? Due::LeaseEnds : Due::WaitEnds, record.request.lease};
+  const bool held = record.active && !record.preparing;
+  return {record.until, held ? Due::LeaseEnds : Due::WaitEnds, record.request.lease};
 }
 
 Duration Arbiter::usual_hold(const TaskClass& task_class) const {
@@ -175,7 +178,7 @@ Result<Answers> Arbiter::release(LeaseId lease, Time now) {
   const auto found = records_.find(lease);
   if (found == records_.end()) return Error{"no such lease"};
   if (found->second.active) {
-    ++counts_[found->second.task_class.name].released;
+    if (!found->second.preparing) ++counts_[found->second.task_class.name].released;
     end_lease(lease, now);
   } else {
     leave_queue(found->second);
@@ -184,11 +187,23 @@ Result<Answers> Arbiter::release(LeaseId lease, Time now) {
   return tick(now);
 }
 
+Result<Answers> Arbiter::ready(LeaseId lease, Time now) {
+  Answers answers;
+  advance(now, answers);
+  const auto found = records_.find(lease);
+  if (found == records_.end()) return answers;  // its wait has ended
+  Record& record = found->second;
+  if (!record.preparing) return Error{"the lease is not preparing"};
+  timers_.erase(timer_of(record));
+  hold(record, now, answers);
+  return answers;
+}
+
 Result<Time> Arbiter::renew(LeaseId lease, std::optional<Duration> hold, Time now) {
   const auto found = records_.find(lease);
   if (found == records_.end()) return Error{"no such lease"};
   Record& record = found->second;
-  if (!record.active) return Error{"the request still waits for its lease"};
+  if (!record.active || record.preparing) return Error{"the request still waits for its lease"};
   if (record.until <= now) return Error{"the lease is overdue"};
   if (hold && (*hold < 1ms || *hold > kLongestHold)) {
     return Error{fmt::format("{} is not from 1ms to {}", to_text(*hold), to_text(kLongestHold))};
@@ -248,7 +263,8 @@ Answers Arbiter::remove_gpu(GpuId id, Time now) {
   }
   const std::set<LeaseId> active = found->second.active;
   for (const LeaseId lease : active) {
-    answers.push_back({lease, Outcome::Revoked, LeaseReason::GpuGone});
+    const bool waits = records_.at(lease).preparing;
+    answers.push_back({lease, waits ? Outcome::Timeout : Outcome::Revoked, LeaseReason::GpuGone});
     count(counts_[records_.at(lease).task_class.name], answers.back());
     end_lease(lease, now);
   }
@@ -268,7 +284,8 @@ void Arbiter::advance(Time now, Answers& answers) {
     Record& record = records_.at(lease);
     Gpu& gpu = gpu_of(record);
     if (record.active) {
-      answers.push_back({lease, Outcome::Revoked, LeaseReason::Overdue});
+      answers.push_back(record.preparing ? not_ready(record, now_)
+                                         : Answer{lease, Outcome::Revoked, LeaseReason::Overdue});
       count(counts_[record.task_class.name], answers.back());
       end_lease(lease, now_);
       serve(gpu, now_, answers);
@@ -318,25 +335,54 @@ void Arbiter::shed(Gpu& gpu, Time now, Answers& answers) {
   }
 }
 
+// The lease takes its slot. It is held, or its holder's memory is to come in, until then.
 void Arbiter::activate(Record& record, Time acquired, Time until) {
   Gpu& gpu = gpu_of(record);
-  const Duration expected = record.request.gpu_hold.value_or(usual_hold(record.task_class));
   record.active = true;
+  gpu.active.insert(record.request.lease);
+  ++gpu.active_of[record.task_class.name];
+  lasts(record, acquired, until);
+}
+
+void Arbiter::lasts(Record& record, Time acquired, Time until) {
+  const Duration expected = record.request.gpu_hold.value_or(usual_hold(record.task_class));
   record.acquired = acquired;
   record.until = until;
   record.expected_end = std::min(acquired + expected, until);
-  gpu.active.insert(record.request.lease);
-  ++gpu.active_of[record.task_class.name];
   timers_.insert(timer_of(record));
+}
+
+// The wait for the holder's memory is over.
+Answer Arbiter::not_ready(const Record& record, Time now) const {
+  const Refusal refusal = stricter(record.task_class.busy, record.request.refusal);
+  constexpr LeaseReason kWhy = LeaseReason::GpuMemory;
+  return {record.request.lease,
+          outcome_of(refusal),
+          kWhy,
+          now - record.asked,
+          {},
+          retry_after(gpus_.at(record.request.gpu), kWhy, now)};
 }
 
 void Arbiter::grant(LeaseId lease, Time now, Answers& answers) {
   Record& record = records_.at(lease);
   leave_queue(record);
+  record.preparing = record.request.has_memory;
+  activate(record, now, record.until);
+  if (record.preparing) {
+    answers.push_back({lease, Outcome::Preparing, LeaseReason::None, now - record.asked});
+    return;
+  }
+  timers_.erase(timer_of(record));
+  hold(record, now, answers);
+}
+
+void Arbiter::hold(Record& record, Time now, Answers& answers) {
   const Duration most = record.task_class.hold_max;
-  activate(record, now, now + std::min(record.request.hold_max.value_or(most), most));
-  answers.push_back(
-      {lease, Outcome::Acquired, LeaseReason::None, now - record.asked, record.until});
+  record.preparing = false;
+  lasts(record, now, now + std::min(record.request.hold_max.value_or(most), most));
+  answers.push_back({record.request.lease, Outcome::Acquired, LeaseReason::None, now - record.asked,
+                     record.until});
   count(counts_[record.task_class.name], answers.back());
 }
 
@@ -361,9 +407,11 @@ void Arbiter::end_lease(LeaseId lease, Time now) {
   if (const auto of_class = gpu.active_of.find(name); --of_class->second == 0) {
     gpu.active_of.erase(of_class);
   }
-  const Duration held = std::max(now - record.acquired, Duration{});
-  const auto [usual, first] = usual_hold_.try_emplace(name, held);
-  if (!first) usual->second += (held - usual->second) / kHoldMemory;
+  if (!record.preparing) {
+    const Duration held = std::max(now - record.acquired, Duration{});
+    const auto [usual, first] = usual_hold_.try_emplace(name, held);
+    if (!first) usual->second += (held - usual->second) / kHoldMemory;
+  }
   records_.erase(found);
 }
 

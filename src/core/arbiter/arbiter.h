@@ -41,12 +41,23 @@ struct LeaseRequest {
   std::optional<Refusal> refusal{};
   std::optional<Duration> audio{};     // hint: how much sound is to be worked on
   std::optional<Duration> gpu_hold{};  // hint: how long the lease will be held
+  // The holder has memory on the GPU, or away from it: the lease is granted when it is there.
+  bool has_memory = false;
 };
 
-enum class Outcome { Acquired, Timeout, Skipped, FallbackCpu, QueueFull, Revoked };
+// Preparing: the slot is taken, and the holder's memory is to come in. Another answer follows.
+enum class Outcome { Acquired, Timeout, Skipped, FallbackCpu, QueueFull, Revoked, Preparing };
 std::string_view name_of(Outcome outcome);  // "ACQUIRED", "TIMEOUT", ...
 
-enum class LeaseReason { None, GpuUsageHigh, GpuUsageUnknown, GpuBusy, GpuGone, Overdue };
+enum class LeaseReason {
+  None,
+  GpuUsageHigh,
+  GpuUsageUnknown,
+  GpuBusy,
+  GpuMemory,  // the holder's memory did not come in in time
+  GpuGone,
+  Overdue,
+};
 std::string_view name_of(LeaseReason reason);  // "GPU_USAGE_HIGH", ...; empty for None
 
 // What became of a request or of a lease.
@@ -75,8 +86,9 @@ struct LeaseView {
   LeaseId lease;
   GpuId gpu;
   std::string task_class;
-  int priority = 0;     // of the class
-  bool active = false;  // or it waits
+  int priority = 0;        // of the class
+  bool active = false;     // or it waits
+  bool preparing = false;  // active, and its holder's memory comes in
   Time asked{};
   Time acquired{};      // of an active one
   Time until{};         // an active one is revoked then, a waiting one gives up
@@ -127,6 +139,8 @@ class Arbiter {
   Result<Answers> ask(const LeaseRequest& request, Time now);
   // The lease is given back, or the request withdrawn. Refused: an unknown lease.
   Result<Answers> release(LeaseId lease, Time now);
+  // The memory of a preparing lease's holder is on the GPU. Refused: a lease that is not preparing.
+  Result<Answers> ready(LeaseId lease, Time now);
   // The lease may be held for so much longer from now on; none: for as long as at first. When it
   // is revoked now. Refused: an unknown lease, one that waits, one that is overdue.
   Result<Time> renew(LeaseId lease, std::optional<Duration> hold, Time now);
@@ -157,6 +171,7 @@ class Arbiter {
     TaskClass task_class;  // as it was when the request came
     bool sheds = false;    // leaves the queue under high pressure
     bool active = false;
+    bool preparing = false;
     std::uint64_t order = 0;
     Time asked{};
     Time acquired{};
@@ -195,6 +210,9 @@ class Arbiter {
   void serve(Gpu& gpu, Time now, Answers& answers);
   void shed(Gpu& gpu, Time now, Answers& answers);
   void activate(Record& record, Time acquired, Time until);
+  void lasts(Record& record, Time acquired, Time until);
+  void hold(Record& record, Time now, Answers& answers);
+  Answer not_ready(const Record& record, Time now) const;
   void grant(LeaseId lease, Time now, Answers& answers);
   void refuse(LeaseId lease, Outcome outcome, LeaseReason reason, Time now, Answers& answers);
   void refuse_at_once(LeaseId lease, Time now, Answers& answers);

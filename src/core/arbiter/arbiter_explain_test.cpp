@@ -41,6 +41,19 @@ TEST_F(ArbiterExplain, ALeaseSaysSinceWhenAndUntilWhen) {
   EXPECT_TRUE(view->ahead.empty());
 }
 
+TEST_F(ArbiterExplain, MemoryThatComesIsTheReason) {
+  a.usage(10);
+  LeaseRequest request = a.request("ASR");
+  request.has_memory = true;
+  a.ask(request);
+  a.pass(500ms);
+  EXPECT_EQ(
+      why(a.last()),
+      "waits for 500ms: its slot is taken, and its memory comes to the GPU; gives up in 2.50s");
+  a.ready(a.last());
+  EXPECT_EQ(why(a.last()), "held for 0ms, ends in 30.00s");
+}
+
 TEST_F(ArbiterExplain, NoSlotIsTheReason) {
   fill();
   a.ask("NMT");

@@ -45,6 +45,11 @@ std::string ahead_text(const LeaseWhy& why) {
 
 std::string text_of(const LeaseWhy& why, Time now) {
   const std::string left = span(why.lease.until - now);
+  if (why.lease.preparing) {
+    return fmt::format(
+        "waits for {}: its slot is taken, and its memory comes to the GPU; gives up in {}",
+        span(now - why.lease.asked), left);
+  }
   if (why.lease.active) {
     return fmt::format("held for {}, ends in {}", span(now - why.lease.acquired), left);
   }
@@ -72,6 +77,8 @@ std::string_view name_of(Outcome outcome) {
       return "QUEUE_FULL";
     case Outcome::Revoked:
       return "REVOKED";
+    case Outcome::Preparing:
+      return "PREPARING";
   }
   return "?";
 }
@@ -86,6 +93,8 @@ std::string_view name_of(LeaseReason reason) {
       return "GPU_USAGE_UNKNOWN";
     case LeaseReason::GpuBusy:
       return "GPU_BUSY";
+    case LeaseReason::GpuMemory:
+      return "GPU_MEMORY";
     case LeaseReason::GpuGone:
       return "GPU_GONE";
     case LeaseReason::Overdue:
@@ -193,15 +202,9 @@ std::optional<ArbiterGpuView> Arbiter::gpu(GpuId id, Time now) const {
 }
 
 LeaseView Arbiter::view(LeaseId lease, const Record& record) const {
-  return {lease,
-          record.request.gpu,
-          record.task_class.name,
-          record.task_class.priority,
-          record.active,
-          record.asked,
-          record.acquired,
-          record.until,
-          record.expected_end};
+  return {lease,         record.request.gpu, record.task_class.name, record.task_class.priority,
+          record.active, record.preparing,   record.asked,           record.acquired,
+          record.until,  record.expected_end};
 }
 
 std::optional<LeaseView> Arbiter::lease(LeaseId lease) const {

@@ -44,6 +44,11 @@ class TestArbiter {
     EXPECT_TRUE(result) << result.error().message;
     if (result) keep(*result);
   }
+  void ready(LeaseId lease) {
+    auto result = arbiter.ready(lease, now);
+    EXPECT_TRUE(result) << result.error().message;
+    if (result) keep(*result);
+  }
   void usage(double busy, int gpu = 0, const std::array<double, kPriorities>& billed = {}) {
     keep(arbiter.take_sample(GpuId{static_cast<std::uint64_t>(gpu)},
                              UsageSample::of(now, busy, billed), now));

@@ -98,6 +98,10 @@ class Broker : private Follower {
   Result<void> lend_priority(TenantId tenant, GpuId gpu, std::optional<int> priority, Time now) {
     return tenants_.lend_priority(tenant, gpu, priority, now);
   }
+  // What the client has to do with leases on its GPU.
+  void set_lease(ClientId client, core::ClientLease lease, Time now) {
+    (void)desk_.step(core::ClientLeased{client, lease}, now);
+  }
   // Whether the tenant stays without processes, because somebody has set its limits. No run does.
   void keep(TenantId tenant, bool kept) { tenants_.keep(tenant, kept); }
   Result<void> set_paused(TenantId tenant, bool paused, Time now) {

@@ -39,6 +39,7 @@ int status_of(core::Outcome outcome) {
       return 429;
     case core::Outcome::Timeout:
     case core::Outcome::Revoked:
+    case core::Outcome::Preparing:
       return 503;
   }
   return 500;
@@ -53,8 +54,9 @@ HttpReply lease_reply(const core::Answer& answer, const Object& body) {
   return reply;
 }
 
+constexpr int kGone = 410;
 HttpReply taken_away(std::string_view line, std::string_view reason) {
-  return json_reply(410, {{"error", line}, {"reason", reason}});
+  return json_reply(kGone, {{"error", line}, {"reason", reason}});
 }
 
 Object counts_of(const core::LeaseCounts& counts) {
@@ -289,9 +291,9 @@ Object LeaseApi::Json::view_of(const core::LeaseView& view) const {
   shown["priority"] = view.priority;
   shown["gpu"] = index_of(view.gpu);
   shown["gpuKey"] = key_of(view.gpu);
-  shown["state"] = view.active ? "ACTIVE" : "WAITING";
+  shown["state"] = view.preparing ? "PREPARING" : view.active ? "ACTIVE" : "WAITING";
   shown["askedAt"] = wall(view.asked);
-  if (view.active) {
+  if (view.active && !view.preparing) {
     shown["acquiredAt"] = wall(view.acquired);
     shown["expiresAt"] = wall(view.until);
     shown["expectedEndAt"] = wall(view.expected_end);
@@ -347,7 +349,10 @@ LeaseApi::Json::Answer LeaseApi::Json::look() {
 LeaseApi::Json::Answer LeaseApi::Json::release() {
   HttpReply refused;
   const LeaseRecord* found = lease(refused);
-  if (found == nullptr) return refused;
+  if (found == nullptr) {
+    if (refused.status == kGone) api.leases_.give_back_late(words[0]);
+    return refused;
+  }
   api.leases_.release(found->id);
   return HttpReply{204, "", {}};
 }

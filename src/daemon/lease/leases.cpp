@@ -54,6 +54,10 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
   if (record.name.empty()) return Error{"the kernel has no random numbers now; ask again"};
   const int owner = record.ask.owner;
   if (owner != 0 && !owners_.add(owner)) return Error{fmt::format("process {} is gone", owner)};
+  if (owner != 0) {
+    const LeaseHolder holder{{owner, owners_.started(owner)}, record.ask.with_children};
+    record.ask.request.has_memory = programs_.any(holder, record.ask.request.gpu);
+  }
   const auto answers = arbiter_.ask(record.ask.request, now_());
   if (!answers) {
     if (owner != 0) owners_.remove(owner);
@@ -66,7 +70,33 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
   add(std::move(record));
   on_event_(asked.lease, {"lease_asked"});
   spread(*answers);
+  if (asked.answer && asked.answer->outcome == core::Outcome::Preparing) {
+    asked.answer = ready_at_once(asked.lease.id);
+  }
   return asked;
+}
+
+// Mostly the memory is there already.
+std::optional<core::Answer> Leases::ready_at_once(LeaseId lease) {
+  const auto holder = holder_of(lease);
+  const auto view = arbiter_.lease(lease);
+  if (!holder || !view || !programs_.ready(*holder, view->gpu)) return std::nullopt;
+  const auto answers = arbiter_.ready(lease, now_());
+  if (!answers) return std::nullopt;
+  std::optional<core::Answer> answer;
+  for (const core::Answer& one : *answers) {
+    if (one.lease == lease) answer = one;
+  }
+  spread(*answers);
+  return answer;
+}
+
+void Leases::look_at_preparing() {
+  for (const LeaseId lease : std::vector(preparing_)) (void)ready_at_once(lease);
+  std::erase_if(preparing_, [&](LeaseId lease) {
+    const auto view = arbiter_.lease(lease);
+    return !view || !view->preparing;
+  });
 }
 
 void Leases::add(LeaseRecord record) {
@@ -81,7 +111,9 @@ void Leases::add(LeaseRecord record) {
 // told by ask().
 void Leases::spread(const core::Answers& answers) {
   const auto active = [](const core::Answer& answer) {
-    return answer.outcome == core::Outcome::Acquired || answer.outcome == core::Outcome::Revoked;
+    return answer.outcome == core::Outcome::Acquired || answer.outcome == core::Outcome::Revoked ||
+           answer.outcome == core::Outcome::Preparing ||
+           answer.reason == core::LeaseReason::GpuMemory;
   };
   if (!answers.empty()) ++changes_;
   if (std::ranges::any_of(answers, active)) on_change_();
@@ -89,8 +121,15 @@ void Leases::spread(const core::Answers& answers) {
     const auto at = records_.find(answer.lease);
     if (at == records_.end()) continue;
     const LeaseRecord record = at->second;
+    if (answer.outcome == core::Outcome::Preparing) {
+      preparing_.push_back(record.id);
+      continue;
+    }
+    // Its holder has asked again.
+    if (answer.outcome == core::Outcome::Acquired) forgive(record);
     on_event_(record, event_of(answer));
     if (answer.outcome == core::Outcome::Revoked) {
+      if (answer.reason == core::LeaseReason::Overdue) note_overdue(record);
       log_.warn("lease_revoked", {{"class", record.ask.request.task_class},
                                   {"pid", record.ask.owner},
                                   {"reason", core::name_of(answer.reason)}});
@@ -104,12 +143,12 @@ void Leases::spread(const core::Answers& answers) {
 void Leases::end(LeaseId lease, std::string_view reason) {
   const auto view = arbiter_.lease(lease);
   const LeaseRecord* const found = find(lease);
-  if (view && !view->active && found != nullptr && on_withdrawn_) {
-    on_withdrawn_(*found, reason);
-  }
+  // A request whose memory is on its way has its slot, and no answer.
+  const bool waits = view && (!view->active || view->preparing);
+  if (waits && found != nullptr && on_withdrawn_) on_withdrawn_(*found, reason);
   if (view && found != nullptr) {
-    const bool is_usual = view->active && reason != kOwnerGone;
-    on_event_(*found, {view->active ? "lease_released" : "lease_withdrawn",
+    const bool is_usual = !waits && reason != kOwnerGone;
+    on_event_(*found, {waits ? "lease_withdrawn" : "lease_released",
                        true,
                        {},
                        is_usual ? std::string_view() : reason});
@@ -134,7 +173,7 @@ std::vector<KeptLease> Leases::kept(const UuidOf& uuid) const {
   std::vector<KeptLease> all;
   for (const core::LeaseView& view : arbiter_.active()) {
     const LeaseRecord* record = find(view.lease);
-    if (record == nullptr) continue;
+    if (record == nullptr || view.preparing) continue;
     const int owner = record->ask.owner;
     all.push_back({record->name, view.task_class, uuid(view.gpu), record->ask.uid, owner,
                    owner == 0 ? 0 : owners_.started(owner), record->ask.with_children,
@@ -166,6 +205,35 @@ Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
   add(std::move(record));
   on_event_(*find(id), {"lease_restored"});
   return {};
+}
+
+// --- leases that were held for too long -------------------------------------------------------
+
+void Leases::note_overdue(const LeaseRecord& record) {
+  const auto holder = holder_of(record.id);
+  if (!holder || overdue_.size() >= kMostPast) return;
+  overdue_.push_back({record.name, *holder, record.ask.request.gpu});
+}
+
+void Leases::forgive(const LeaseRecord& record) {
+  const auto holder = holder_of(record.id);
+  if (!holder || overdue_.empty()) return;
+  std::erase_if(overdue_, [&](const OverdueLease& one) {
+    return one.holder.process == holder->process && one.gpu == record.ask.request.gpu;
+  });
+}
+
+void Leases::give_back_late(const std::string& name) {
+  const auto known = [&](const OverdueLease& one) { return one.name == name; };
+  if (std::erase_if(overdue_, known) == 0) return;
+  ++changes_;
+  on_change_();
+}
+
+void Leases::look() {
+  owners_.look();
+  std::erase_if(overdue_,
+                [&](const OverdueLease& one) { return !owners_.lives(one.holder.process); });
 }
 
 void Leases::owner_ended(int pid) {
@@ -202,11 +270,11 @@ void Leases::keep_past(const LeaseRecord& record, std::string_view reason) {
   if (past_.size() > kMostPast) past_.pop_front();
 }
 
-std::optional<Leases::Holder> Leases::holder_of(LeaseId lease) const {
+std::optional<LeaseHolder> Leases::holder_of(LeaseId lease) const {
   const LeaseRecord* record = find(lease);
   if (record == nullptr || record->ask.owner == 0) return std::nullopt;
   const int owner = record->ask.owner;
-  return Holder{{owner, owners_.started(owner)}, record->ask.with_children};
+  return LeaseHolder{{owner, owners_.started(owner)}, record->ask.with_children};
 }
 
 const LeaseRecord* Leases::find(LeaseId lease) const {
@@ -229,6 +297,7 @@ const PastLease* Leases::find_past(const std::string& name) const {
 void Leases::end_of_turn() {
   const auto due = arbiter_.next_wakeup();
   if (due && *due <= now_()) spread(arbiter_.tick(now_()));
+  if (!preparing_.empty()) look_at_preparing();
 }
 
 }  // namespace nvshare::daemon

@@ -37,6 +37,20 @@ struct LeaseRecord {
   LeaseAsk ask;
 };
 
+// A process that holds a lease, or held one.
+struct LeaseHolder {
+  ProcessKey process;
+  bool with_children = false;  // processes below it hold the lease, too
+};
+
+// A lease that was held for too long. Its holder stays off the GPU while others hold leases there
+// or wait for one.
+struct OverdueLease {
+  std::string name;
+  LeaseHolder holder;
+  GpuId gpu;
+};
+
 // A lease that was taken away: its holder is told so when it asks.
 struct PastLease {
   std::string name;
@@ -96,12 +110,19 @@ class Leases {
   void release(LeaseId lease) { end(lease, "WITHDRAWN"); }
   Result<Time> renew(LeaseId lease, std::optional<Duration> hold);
 
-  // The process that holds the lease; nothing for a lease without an owner.
-  struct Holder {
-    ProcessKey process;
-    bool with_children = false;
+  // Nothing for a lease without an owner.
+  std::optional<LeaseHolder> holder_of(LeaseId lease) const;
+
+  // What of programs under nvshare matters for leases.
+  struct Programs {
+    // The holder has a program on the GPU; all the memory of its programs is there.
+    std::function<bool(const LeaseHolder&, GpuId)> any;
+    std::function<bool(const LeaseHolder&, GpuId)> ready;
   };
-  std::optional<Holder> holder_of(LeaseId lease) const;
+  void use_programs(Programs programs) { programs_ = std::move(programs); }
+  const std::vector<OverdueLease>& overdue() const { return overdue_; }
+  // Its holder knows that this lease is over, and gives it back late.
+  void give_back_late(const std::string& name);
   // A lease or request is owned by a process.
   bool any_owned() const { return !by_owner_.empty(); }
   const LeaseRecord* find(const std::string& name) const;
@@ -118,13 +139,17 @@ class Leases {
   void end_of_turn();
   std::optional<Time> next_wakeup() const { return arbiter_.next_wakeup(); }
   // About once a second.
-  void look() { owners_.look(); }
+  void look();
 
   static constexpr std::size_t kMostPast = 4096;
 
  private:
   void add(LeaseRecord record);
   void spread(const core::Answers& answers);
+  std::optional<core::Answer> ready_at_once(LeaseId lease);
+  void look_at_preparing();
+  void note_overdue(const LeaseRecord& record);
+  void forgive(const LeaseRecord& record);
   void end(LeaseId lease, std::string_view reason);
   void owner_ended(int pid);
   void forget(LeaseId lease);
@@ -142,6 +167,10 @@ class Leases {
   std::unordered_map<std::string, LeaseId> by_name_;
   std::multimap<int, LeaseId> by_owner_;
   std::deque<PastLease> past_;
+  std::vector<OverdueLease> overdue_;
+  std::vector<LeaseId> preparing_;
+  Programs programs_{[](const auto&, GpuId) { return false; },
+                     [](const auto&, GpuId) { return true; }};
   std::set<GpuId> used_;
   std::uint64_t last_ = 0;
   std::uint64_t changes_ = 0;

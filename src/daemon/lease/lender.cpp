@@ -70,13 +70,50 @@ std::map<Lender::Place, int> Lender::wanted(const Leases& leases) const {
   return wanted;
 }
 
-std::optional<Time> Lender::end_of_turn(const Leases& leases, Time now) {
-  if (!clients_changed() && !due_) return std::nullopt;
-  due_ = false;
-  const bool used = !lent_.empty() || leases.any_owned();
-  if (!used) return std::nullopt;
+bool Lender::is_of(const ClientRecord& client, const LeaseHolder& holder) const {
+  const auto keys = above_.find(client.id);
+  return keys != above_.end() && std::ranges::any_of(keys->second, [&](const ProcessKey& key) {
+           return key == holder.process && (holder.with_children || key.pid == client.pid);
+         });
+}
+
+bool Lender::any_program(const LeaseHolder& holder, GpuId gpu) {
   const bool all = look_above();
-  const std::map<Place, int> next = wanted(leases);
+  return !all || std::ranges::any_of(broker_.clients(), [&](const auto& one) {
+    return one.second.gpu == gpu && is_of(one.second, holder);
+  });
+}
+
+bool Lender::memory_is_there(const LeaseHolder& holder, GpuId gpu) {
+  return look_above() && std::ranges::all_of(broker_.clients(), [&](const auto& one) {
+           const ClientRecord& client = one.second;
+           if (client.gpu != gpu || !is_of(client, holder)) return true;
+           const auto view = broker_.core().view(client.id);
+           return view && view->resident == view->allocated && view->outgoing == Bytes{};
+         });
+}
+
+// Where a program is of several holders, a lease that is held counts.
+std::map<ClientId, core::ClientLease> Lender::leased(const Leases& leases) const {
+  std::map<ClientId, core::ClientLease> all;
+  const auto mark = [&](const LeaseHolder& holder, GpuId gpu, core::ClientLease as) {
+    for (const auto& [id, client] : broker_.clients()) {
+      if (client.gpu == gpu && is_of(client, holder)) all.insert_or_assign(id, as);
+    }
+  };
+  for (const OverdueLease& one : leases.overdue()) {
+    const auto gpu = leases.arbiter().gpu(one.gpu, Time{});
+    const bool others = gpu && gpu->active + gpu->waiting > 0;
+    if (others) mark(one.holder, one.gpu, core::ClientLease::Over);
+  }
+  for (const core::LeaseView& lease : leases.arbiter().active()) {
+    const auto holder = leases.holder_of(lease.lease);
+    if (holder) mark(*holder, lease.gpu, core::ClientLease::Held);
+  }
+  return all;
+}
+
+void Lender::lend(const std::map<Place, int>& next, Time now) {
   for (const auto& [place, priority] : lent_) {
     if (next.contains(place) || !broker_.tenants().contains(place.first)) continue;
     (void)broker_.lend_priority(place.first, place.second, std::nullopt, now);
@@ -87,6 +124,33 @@ std::optional<Time> Lender::end_of_turn(const Leases& leases, Time now) {
     (void)broker_.lend_priority(place.first, place.second, priority, now);
   }
   lent_ = next;
+}
+
+void Lender::tell(const std::map<ClientId, core::ClientLease>& next, Time now) {
+  for (const auto& [client, as] : leased_) {
+    if (!next.contains(client) && broker_.clients().contains(client)) {
+      broker_.set_lease(client, core::ClientLease::None, now);
+    }
+  }
+  for (const auto& [client, as] : next) {
+    const auto before = leased_.find(client);
+    if (before == leased_.end() || before->second != as) broker_.set_lease(client, as, now);
+  }
+  leased_ = next;
+}
+
+std::optional<Time> Lender::end_of_turn(const Leases& leases, Time now) {
+  // Others' requests decide how long the holder of an overdue lease stays off the GPU.
+  const bool others = !leases.overdue().empty() && changes_seen_ != leases.changes();
+  changes_seen_ = leases.changes();
+  if (!clients_changed() && !due_ && !others) return std::nullopt;
+  due_ = false;
+  const bool used =
+      !lent_.empty() || !leased_.empty() || leases.any_owned() || !leases.overdue().empty();
+  if (!used) return std::nullopt;
+  const bool all = look_above();
+  lend(wanted(leases), now);  // first: memory comes in by priority
+  tell(leased(leases), now);
   due_ = !all;
   return all ? std::nullopt : std::optional(now + 1ms);
 }

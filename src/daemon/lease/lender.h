@@ -11,9 +11,12 @@
 
 namespace nvshare::daemon {
 
-// Lends the priority of its class to the tenant of a lease's holder, while the lease is held: where
-// the process that owns the lease uses the lease's GPU. Of a lease `with_children` also where a
-// process below the owner does.
+// What a lease means for its holder's programs: those of the process that owns the lease, on the
+// lease's GPU. Of a lease `with_children` also those of processes below the owner.
+//
+// While the lease is held, their tenant has the priority of its class, and their memory is on the
+// GPU. A lease that was held for too long keeps them off it, while others hold leases there or
+// wait.
 class Lender {
  public:
   // Of a private scheduler all tenants are one user's.
@@ -22,8 +25,13 @@ class Lender {
 
   // Leases have come or gone.
   void leases_changed() { due_ = true; }
-  // Lends what is due; when to be called again if not all programs have been looked at.
+  // Does what is due; when to be called again if not all programs have been looked at.
   std::optional<Time> end_of_turn(const Leases& leases, Time now);
+
+  // Whether the holder has a program on the GPU, as far as that is known; and whether all memory of
+  // its programs there is on the GPU.
+  bool any_program(const LeaseHolder& holder, GpuId gpu);
+  bool memory_is_there(const LeaseHolder& holder, GpuId gpu);
 
   // Programs of which the processes above are looked up in one turn: each takes some reads.
   static constexpr int kLooksPerTurn = 16;
@@ -34,7 +42,11 @@ class Lender {
   bool clients_changed();
   // False: some programs have not been looked at yet.
   bool look_above();
+  bool is_of(const ClientRecord& client, const LeaseHolder& holder) const;
   std::map<Place, int> wanted(const Leases& leases) const;
+  std::map<ClientId, core::ClientLease> leased(const Leases& leases) const;
+  void lend(const std::map<Place, int>& next, Time now);
+  void tell(const std::map<ClientId, core::ClientLease>& next, Time now);
   int most_lent(TenantId tenant) const;
 
   Broker& broker_;
@@ -44,6 +56,8 @@ class Lender {
   std::pair<std::size_t, ClientId> clients_seen_{};
   std::map<ClientId, std::vector<ProcessKey>> above_;  // of each program, with its own process
   std::map<Place, int> lent_;
+  std::map<ClientId, core::ClientLease> leased_;  // as the core was told
+  std::uint64_t changes_seen_ = 0;
 };
 
 }  // namespace nvshare::daemon

@@ -154,5 +154,158 @@ TEST(Lender, ATenantThatEndsIsForgotten) {
   EXPECT_EQ(w.priority(service), -100);
 }
 
+// --- memory ------------------------------------------------------------------------------------
+
+// Two services of 12 GiB on a GPU of 16: the second one's memory is away.
+struct AwayWorld : LentWorld {
+  AwayWorld() {
+    leases.use_programs(
+        {[this](const LeaseHolder& holder, GpuId gpu) { return lender.any_program(holder, gpu); },
+         [this](const LeaseHolder& holder, GpuId gpu) {
+           return lender.memory_is_there(holder, gpu);
+         }});
+    here = client(broker.tenant("here"), kOtherOwner);
+    away = client(broker.tenant("away"), kOwner);
+    EXPECT_EQ(broker.ask_movable(here, gib(12)), TestBroker::Told::Available);
+    EXPECT_EQ(broker.ask_movable(away, gib(12)), TestBroker::Told::Wait);
+  }
+  void turn() {
+    leases.end_of_turn();
+    while (lender.end_of_turn(leases, broker.now)) {
+    }
+  }
+  core::ClientView view(ClientId id) { return *broker.broker.core().view(id); }
+  ClientId here;
+  ClientId away;
+};
+
+TEST(Lender, AnAnswerWaitsUntilTheHoldersMemoryIsThere) {
+  AwayWorld w;
+  ASSERT_LT(w.view(w.away).resident, gib(12));
+  EXPECT_EQ(w.ask("ASR").status, 0) << "its memory is away";
+  const HttpCall call = w.last;
+  w.turn();
+  EXPECT_EQ(w.view(w.away).state, core::ClientState::Waiting) << "it has no work, and is called";
+  EXPECT_EQ(w.get("/v1/leases")["leases"][0]["state"], "PREPARING");
+  EXPECT_FALSE(w.replies.contains(call));
+  w.broker.broker.leave(w.here, w.broker.now);  // there is room
+  for (const wire::SwapIn& in : w.broker.outbox.take<wire::SwapIn>(w.away)) {
+    w.broker.moved(w.away, in.order, Bytes{}, Bytes{static_cast<std::int64_t>(in.bytes)});
+  }
+  ASSERT_EQ(w.view(w.away).resident, gib(12));
+  w.turn();
+  ASSERT_TRUE(w.replies.contains(call));
+  EXPECT_EQ(w.replies[call].status, 201) << w.replies[call].body;
+}
+
+TEST(Lender, AWaitForMemoryEndsInTime) {
+  AwayWorld w;
+  EXPECT_EQ(w.ask("ASR", R"(,"maxWaitMs":200)").status, 0);
+  const HttpCall call = w.last;
+  w.turn();
+  w.pass(200ms);
+  w.turn();
+  ASSERT_TRUE(w.replies.contains(call));
+  EXPECT_EQ(LeaseWorld::of(w.replies[call])["result"], "TIMEOUT");
+  EXPECT_EQ(LeaseWorld::of(w.replies[call])["reason"], "GPU_MEMORY");
+  EXPECT_EQ(w.view(w.away).state, core::ClientState::Idle) << "its memory is not called any more";
+}
+
+TEST(Lender, AHolderWhoseMemoryIsThereDoesNotWait) {
+  AwayWorld w;
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  EXPECT_EQ(w.ask("ASR").status, 201);
+}
+
+// --- leases that were held for too long -------------------------------------------------------
+
+struct OverdueWorld : LentWorld {
+  OverdueWorld() {
+    program = client(broker.tenant("service"), kOwner);
+    late = lease("ASR", R"(,"holdMaxMs":100)");
+    turn();
+    broker.want(program);
+    EXPECT_EQ(broker.outbox.take<wire::Grant>(program).size(), 1u);
+  }
+  void turn() {
+    while (lender.end_of_turn(leases, broker.now)) {
+    }
+  }
+  std::string lease_of_another() {
+    peer = HttpPeer{kOtherOwner, 1001};
+    const std::string name = lease("ASR", R"(,"holdMaxMs":20000)");
+    peer = HttpPeer{kOwner, 1000};
+    return name;
+  }
+  bool stopped() { return !broker.outbox.take<wire::Drop>(program).empty(); }
+  std::string why() { return *broker.broker.core().explain(program, broker.now); }
+  ClientId program;
+  std::string late;
+};
+
+TEST(Lender, TheHolderOfAnOverdueLeaseStopsInTheSameTurn) {
+  OverdueWorld w;
+  w.lease_of_another();
+  w.turn();
+  EXPECT_FALSE(w.stopped());
+  w.pass(100ms);
+  w.turn();
+  EXPECT_TRUE(w.stopped());
+}
+
+TEST(Lender, TheHolderOfAnOverdueLeaseGoesOnWhereNobodyElseAsks) {
+  OverdueWorld w;
+  w.pass(100ms);
+  w.turn();
+  EXPECT_FALSE(w.stopped());
+  const std::string other = w.lease_of_another();
+  w.turn();
+  EXPECT_TRUE(w.stopped()) << "somebody has asked";
+  w.broker.release(w.program, 1, 1ms, true);
+  EXPECT_NE(w.why().find("its lease is over"), std::string::npos) << w.why();
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + other).status, 204);
+  w.turn();
+  EXPECT_EQ(w.broker.outbox.take<wire::Grant>(w.program).size(), 1u);
+}
+
+TEST(Lender, ALeaseThatIsGivenBackLateOpensTheGate) {
+  OverdueWorld w;
+  w.lease_of_another();
+  w.pass(100ms);
+  w.turn();
+  w.broker.release(w.program, 1, 1ms, true);
+  EXPECT_EQ(w.call("GET", "/v1/leases/" + w.late).status, 410);
+  w.turn();
+  EXPECT_TRUE(w.broker.outbox.take<wire::Grant>(w.program).empty()) << "it was only told";
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + w.late).status, 410);
+  w.turn();
+  EXPECT_EQ(w.broker.outbox.take<wire::Grant>(w.program).size(), 1u);
+}
+
+TEST(Lender, ANewLeaseOpensTheGate) {
+  OverdueWorld w;
+  w.lease_of_another();
+  w.pass(100ms);
+  w.turn();
+  EXPECT_TRUE(w.stopped());
+  w.broker.release(w.program, 1, 1ms, true);
+  const std::string next = w.lease("NMT");
+  w.turn();
+  EXPECT_EQ(w.broker.outbox.take<wire::Grant>(w.program).size(), 1u);
+  w.call("DELETE", "/v1/leases/" + next);
+  w.turn();
+  EXPECT_FALSE(w.stopped()) << "the late one is forgotten";
+}
+
+TEST(Lender, AnOverdueHolderThatEndsIsForgotten) {
+  OverdueWorld w;
+  w.pass(100ms);
+  EXPECT_EQ(w.leases.overdue().size(), 1u);
+  w.picture.process(kOwner, 1, "/", Picture::kStarted + 1);  // another process has its number
+  w.leases.look();
+  EXPECT_TRUE(w.leases.overdue().empty());
+}
+
 }  // namespace
 }  // namespace nvshare::daemon

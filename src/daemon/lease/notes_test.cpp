@@ -71,6 +71,24 @@ TEST(LeaseNotes, WithdrawnRequestsAndEndedOwnersAreLines) {
   EXPECT_EQ(all[4], "released tenant=asr lease=1 class=ASR gpu=0 reason=OWNER_GONE");
 }
 
+// It has a slot, and waits all the same.
+TEST(LeaseNotes, ARequestWhoseMemoryComesIsWithdrawnAndAnswered) {
+  Noted w;
+  bool there = false;
+  w.leases.use_programs({[](const LeaseHolder&, GpuId) { return true; },
+                         [&](const LeaseHolder&, GpuId) { return there; }});
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  const HttpCall waits = w.last;
+  EXPECT_FALSE(w.facts_of("asr").first.at(0).text.find("its memory comes") == std::string::npos);
+  const std::string name = w.get("/v1/leases")["leases"][0]["leaseId"];
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + name).status, 204);
+  EXPECT_EQ(w.replies[waits].status, 410);
+  EXPECT_EQ(w.lines().back(), "withdrawn tenant=asr lease=1 class=ASR gpu=0 reason=WITHDRAWN");
+  there = true;
+  w.lease("ASR");
+  EXPECT_EQ(w.lines().back(), "acquired tenant=asr lease=2 class=ASR gpu=0 waited=0");
+}
+
 // Its name is the right to it.
 TEST(LeaseNotes, TheNameOfALeaseIsNotInTheTrace) {
   Noted w;

@@ -27,6 +27,7 @@ class OwnerWatch {
   // When the watched process has started.
   std::uint64_t started(int pid) const { return watched_.at(pid).key.started; }
   void remove(int pid);
+  bool lives(const ProcessKey& process) const { return processes_.key_of(process.pid) == process; }
   // About once a second: for kernels that do not tell by themselves.
   void look();
 

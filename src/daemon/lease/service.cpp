@@ -48,7 +48,13 @@ LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& set
       notes_(leases_, broker.trace(), std::move(tenant_of)),
       api_(leases_, {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
                      [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid(),
-                     admin_group(settings)}) {}
+                     admin_group(settings)}) {
+  leases_.use_programs(
+      {[this](const LeaseHolder& holder, GpuId gpu) { return lender_.any_program(holder, gpu); },
+       [this](const LeaseHolder& holder, GpuId gpu) {
+         return lender_.memory_is_there(holder, gpu);
+       }});
+}
 
 void LeaseService::serve(const std::string& unix_socket, bool is_private) {
   auto http = HttpServer::start(

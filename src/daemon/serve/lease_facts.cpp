@@ -26,7 +26,7 @@ json json_of(const LeaseFacts::Leases& leases) {
                    {"tenant", one.tenant},
                    {"class", one.view.task_class},
                    {"gpu", one.view.gpu.value},
-                   {"active", one.view.active},
+                   {"active", one.view.active && !one.view.preparing},
                    {"pid", one.pid == 0 ? json(nullptr) : json(one.pid)},
                    {"text", one.text}});
   }
