@@ -155,10 +155,12 @@ class Scheduler {
         programs_(reactor_, settings_, kept_, processes_, log_),
         broker_(settings_.core, reactor_.now(), programs_, log_),
         changes_(broker_, settings_, kept_, log_, system_names().user),
-        leases_(reactor_, broker_, settings_, processes_, log_,
-                [this](const SettingTexts& texts) {
-                  return changes_.set_settings(texts, reactor_.now());
-                }),
+        leases_(
+            reactor_, broker_, settings_, processes_, log_,
+            [this](const SettingTexts& texts) {
+              return changes_.set_settings(texts, reactor_.now());
+            },
+            [this](int pid, std::uint32_t uid) { return programs_.tenant_name(pid, uid); }),
         control_(broker_, settings_, changes_, processes_, {reactor_.now(), options.is_private}),
         control_server_(
             reactor_, log_,
@@ -216,6 +218,7 @@ class Scheduler {
 
 Result<void> Scheduler::find_gpus() {
   changes_.on_settings([this] { follow_settings(); });
+  control_.set_leases(leases_.facts());
   auto nvml = NvmlGpus::open(kNvmlLibrary);
   if (!nvml) {
     log_.warn("no_nvml", {{"reason", nvml.error().message},

@@ -97,6 +97,8 @@ void Services::count(Service& service, const core::Answer& answer) {
     case Outcome::Revoked:
       ++report.revoked;
       return;
+    case Outcome::Preparing:
+      return;
     case Outcome::FallbackCpu:
       ++report.fell_back;
       return;

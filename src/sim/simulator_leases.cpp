@@ -45,6 +45,8 @@ void Simulator::follow(const Services::Verdict& verdict) {
       return want_gpu(p);
     case Outcome::Revoked:
       return;  // its work goes on, with the tenant's own priority
+    case Outcome::Preparing:
+      return;  // no request of a scenario waits for memory
     case Outcome::FallbackCpu:
       return rest(p);
     case Outcome::Timeout:

@@ -133,6 +133,8 @@ const std::vector<Setting>& settings() {
        number(&Config::lose_device, 0, kAny)},
       {"slow_link", "1 to 1000000", "copies take so many times as long",
        number(&Config::slow_link, 1, 1'000'000)},
+      {"hang_nvml", "0 or n", "NVML never answers the n-th question how busy a device is",
+       number(&Config::hang_nvml, 0, kAny)},
       {"nvml_unavailable", "true or false", "NVML does not initialise",
        yes_or_no(&Config::nvml_unavailable)},
   };

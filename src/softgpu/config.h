@@ -38,6 +38,7 @@ struct Config {
   std::int64_t hang_kernel = 0;  // the n-th kernel never ends
   std::int64_t lose_device = 0;  // the device is gone from the n-th piece of work on
   std::int64_t slow_link = 1;    // copies of this process take so many times as long
+  std::int64_t hang_nvml = 0;    // NVML never answers the n-th question how busy a device is
   bool nvml_unavailable = false;
 };
 

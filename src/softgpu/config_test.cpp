@@ -44,11 +44,12 @@ TEST(SoftgpuConfig, ReportsAllThatIsWrongAtOnce) {
 
 #ifdef NVSHARE_HAVE_TOML
 TEST(SoftgpuConfig, ReadsAFile) {
-  const auto config =
-      parse_config("memory = \"2Gi\"\nfail_copy = 3\nnvml_unavailable = true\n", "f");
+  const auto config = parse_config(
+      "memory = \"2Gi\"\nfail_copy = 3\nhang_nvml = 4\nnvml_unavailable = true\n", "f");
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->memory, gib(2));
   EXPECT_EQ(config->fail_copy, 3);
+  EXPECT_EQ(config->hang_nvml, 4);
   EXPECT_TRUE(config->nvml_unavailable);
 }
 

@@ -219,6 +219,20 @@ TEST(SchedulerLeaseDefects, ALostRelease) {
   EXPECT_EQ(past.body["reason"], "OWNER_GONE");
 }
 
+// A sampler that hung left its last state in force.
+TEST(SchedulerLeaseDefects, StaleUsageFreezesTheState) {
+  const LeaseScheduler scheduler({"NVSHARE_SOFTGPU_HANG_NVML=3",
+                                  "NVSHARE_USAGE_SAMPLE_INTERVAL=200ms",
+                                  "NVSHARE_USAGE_CACHE_TTL=400ms"});
+  const auto state = [&] { return scheduler.gpu().value("gpu_admission_state", ""); };
+  ASSERT_TRUE(eventually([&] { return scheduler.gpu()["gpu_usage"].is_number(); }));
+  EXPECT_TRUE(eventually([&] { return state() == "UNKNOWN"; }));
+  EXPECT_GE(scheduler.gpu()["gpu_usage_cache_age_ms"], 400);
+  Service service = scheduler.service();
+  EXPECT_EQ(text(service.ask("ASR", kNobodys)), "201 ACQUIRED ");
+  EXPECT_EQ(text(service.ask("SEMANTIC_REPAIR")), "409 SKIPPED GPU_USAGE_UNKNOWN");
+}
+
 // The same for a process that asked for another one, and has ended since.
 TEST(SchedulerLeases, ALeaseEndsWithTheProcessThatItNames) {
   const LeaseScheduler scheduler({kOneSlot});

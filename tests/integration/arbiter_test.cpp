@@ -296,5 +296,41 @@ TEST_F(ArbiterBesideLoad, LeaseRunWithoutALeaseStartsNothing) {
   EXPECT_NE(cpu.output.find("<>\n"), std::string::npos) << cpu.output;
 }
 
+// --- where people look -------------------------------------------------------------------------
+
+TEST_F(ArbiterBesideLoad, StatusWhyAndTraceTellOfLeases) {
+  set("NVSHARE_LEASE_SLOTS", "1");
+  const Process scheduler = start_scheduler();
+  EXPECT_EQ(nvshare({"status"}).output.find("leases on GPU"), std::string::npos);
+  Process holder =
+      start({nvshare_program(), "run", "--name", "asr", "--", nvshare_program(), "lease", "run",
+             "--class", "ASR", "--", "sh", "-c", "echo started; exec sleep 60"});
+  ASSERT_TRUE(holder.wait_for("started", 20s)) << holder.output();
+  Process waiter = lease_run({"--class", "NMT", "--max-wait", "60s", "--", "true"});
+  ASSERT_TRUE(eventually([&] { return gpu()["gpu_queue_len"] == 1; }, 20s));
+
+  const auto has = [](const Outcome& outcome, const std::string& text) {
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << text << "\n" << outcome.output;
+  };
+  has(nvshare({"status"}), "leases on GPU 0: 1 / 1, 1 waiting, ");
+  const Json all = call("GET", "/v1/leases")["leases"];
+  const std::string held = all[0]["leaseId"];
+  const std::string waits = all[1]["leaseId"];
+  const Outcome why = nvshare({"why", "asr"});
+  has(why, "lease " + held + " of ASR (pid ");
+  has(why, " on GPU 0: held for ");
+  EXPECT_EQ(why.output.find(waits), std::string::npos) << "another tenant's";
+  has(nvshare({"why", held}), "lease of ASR (pid ");
+  has(nvshare({"why", waits}), "no slot is free (1 of 1 are taken)");
+  holder.signal(SIGTERM);
+  EXPECT_EQ(waiter.wait(20s).value_or(Ending{}).code, 0);
+  const Outcome trace = nvshare({"trace", "asr"});
+  for (const char* event : {"lease_asked", "lease_acquired", "lease_released"}) {
+    has(trace, std::string("event=") + event + " tenant=asr lease=1 class=ASR");
+  }
+  EXPECT_EQ(trace.output.find(held), std::string::npos) << "its name is the right to it";
+  EXPECT_EQ(trace.output.find("class=NMT"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace nvshare::integration

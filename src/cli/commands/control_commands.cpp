@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 
 #include "base/suggest.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/control_session.h"
 #include "cli/run/limits.h"
 #include "cli/show/answers.h"
+#include "cli/show/lease_text.h"
 #include "cli/show/render.h"
 
 namespace nvshare::cli {
@@ -67,9 +69,30 @@ int run_resume(const Arguments& arguments, Streams streams) {
   return change_tenant("resume", name, pause_request(name, false), streams);
 }
 
+// The owner of a lease may ask, and need not be an administrator. Nothing: there is no such lease
+// for this caller, and `wrong` says why.
+std::optional<std::string> why_lease(const std::string& id, std::string& wrong, Streams streams) {
+  std::ostringstream complaints;
+  const Asked asked = ask_api("why", {"GET", "/v1/leases/" + id, ""}, {streams.out, complaints});
+  wrong = complaints.str();
+  if (!asked.json) return std::nullopt;
+  const auto lease = read_lease(*asked.json);
+  return lease ? lease_why_text(*lease) : lease.error().message + "\n";
+}
+
 int run_why(const Arguments& arguments, Streams streams) {
   const std::string& name = arguments.positionals()[0];
-  const Asked asked = ask_scheduler("why", why_request(name), streams);
+  std::string no_lease;
+  std::ostringstream no_tenant;
+  if (is_lease_id(name)) {
+    if (const auto text = why_lease(name, no_lease, streams)) {
+      streams.out << *text;
+      return kGood;
+    }
+  }
+  const Asked asked = ask_scheduler("why", why_request(name), {streams.out, no_tenant});
+  // Of a name that could be a lease's, the answer about leases says more.
+  if (!asked.json) streams.err << (no_lease.empty() ? no_tenant.str() : no_lease);
   if (!asked.json) return asked.code;
   const auto why = read_why(*asked.json);
   if (!why) return complain("why", why.error().message, kFailed, streams);
@@ -171,13 +194,17 @@ Command limit_command() {
 Command why_command() {
   CommandSpec spec;
   spec.name = "why";
-  spec.summary = "Say why a program runs or waits";
-  spec.positionals = {kName};
+  spec.summary = "Say why a program or a request for a lease waits";
+  spec.positionals = {
+      {"NAME", "whose: see nvshare status; or a lease: see nvshare lease list", true}};
   spec.more =
+      "Of a lease or a request for one: why it waits, or since when it is held and when it ends.\n"
+      "A lease is told to its owner and to administrators.\n\n"
       "A last line tells what host memory is needed, used and possible for swapping, where GPU\n"
       "memory is short.\n\n"
       "examples:\n"
-      "  nvshare why train";
+      "  nvshare why train\n"
+      "  nvshare why 5f0c9e8d7b6a5f4e3d2c1b0a99887766";
   return {spec, run_why};
 }
 

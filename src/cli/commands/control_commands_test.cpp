@@ -10,6 +10,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/talk/control_client.h"
+#include "cli/testing/api_server.h"
 #include "cli/testing/control_server.h"
 #include "cli/testing/process.h"
 
@@ -175,6 +176,38 @@ TEST(ControlCommands, Why) {
   ControlServer server(
       always(R"({"ok":true,"processes":[{"pid":7,"gpu":1,"program":"py","text":"waits"}]})"));
   EXPECT_EQ(run({"why", "a"}).out, "py (pid 7) on GPU 1: waits\n");
+}
+
+constexpr const char* kLease = "0123456789abcdef0123456789abcdef";
+
+TEST(ControlCommands, WhyOfALeaseIsAskedOverHttp) {
+  testing::ApiServer server([](const testing::ApiRequest&) {
+    return testing::http(200, R"({"taskType":"NMT","gpu":1,"state":"WAITING","pid":7,)"
+                              R"("why":"waits for 5ms: no slot is free"})");
+  });
+  const Outcome outcome = run({"why", kLease});
+  EXPECT_EQ(outcome.out, "request of NMT (pid 7) on GPU 1: waits for 5ms: no slot is free\n");
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(server.targets(), std::vector<std::string>{"GET /v1/leases/" + std::string(kLease)});
+}
+
+TEST(ControlCommands, WhyOfALeaseThatIsNotTheCallersSaysSo) {
+  testing::ApiServer server([](const testing::ApiRequest&) {
+    return testing::http(403, R"({"error":"this lease is another user's"})");
+  });
+  const Outcome outcome = run({"why", kLease});
+  EXPECT_NE(outcome.code, kGood);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "nvshare why: this lease is another user's\n");
+}
+
+// A run may be called like a lease.
+TEST(ControlCommands, WhyOfATenantWithTheNameOfALease) {
+  ControlServer server(
+      always(R"({"ok":true,"processes":[{"pid":7,"gpu":1,"program":"py","text":"waits"}]})"));
+  const Outcome outcome = run({"why", kLease});
+  EXPECT_EQ(outcome.out, "py (pid 7) on GPU 1: waits\n");
+  EXPECT_EQ(outcome.err, "");
 }
 
 TEST(ControlCommands, WhyHasALineForHostMemoryWhereItMatters) {

@@ -46,11 +46,13 @@ Command trace_command() {
   spec.more =
       "A line for each turn that began (grant: for how long, and why), was to end (drop) and\n"
       "ended (released: how long it was held, what the program's meter said, what was billed),\n"
-      "and for memory that was told to move and moved. Nanoseconds and bytes. The last 4000\n"
-      "lines are kept, whatever the log says.\n\n"
+      "for memory that was told to move and moved, and for leases that were asked for, acquired,\n"
+      "refused, released and revoked. Nanoseconds and bytes. The last 4000 lines are kept,\n"
+      "whatever the log says.\n\n"
       "examples:\n"
       "  nvshare trace train\n"
-      "  nvshare trace --follow | grep event=drop";
+      "  nvshare trace --follow | grep event=drop\n"
+      "  nvshare trace --follow | grep event=lease";
   return {spec, run_trace};
 }
 

@@ -34,6 +34,18 @@ SchedulerInfo scheduler_of(const Json& json) {
           text(json, "run_directory"),  arena_of(json)};
 }
 
+std::optional<GpuLeasesInfo> gpu_leases_of(const Json& json) {
+  const Json* leases = find(json, "leases");
+  if (leases == nullptr || !leases->is_object()) return std::nullopt;
+  return GpuLeasesInfo{text(*leases, "state"),
+                       number(*leases, "usage"),
+                       number(*leases, "high_water").value_or(0),
+                       number(*leases, "low_water").value_or(0),
+                       whole(*leases, "active"),
+                       whole(*leases, "slots"),
+                       whole(*leases, "waiting")};
+}
+
 GpuInfo gpu_of(const Json& json) {
   return {whole(json, "index"),
           text(json, "uuid"),
@@ -45,7 +57,8 @@ GpuInfo gpu_of(const Json& json) {
           whole(json, "running"),
           bytes(json, "swapped"),
           bytes(json, "incoming"),
-          bytes(json, "outgoing")};
+          bytes(json, "outgoing"),
+          gpu_leases_of(json)};
 }
 
 ProcessInfo process_of(const Json& json) {
@@ -113,6 +126,12 @@ WhyProcess why_of(const Json& json) {
           text(json, "text")};
 }
 
+WhyLease why_lease_of(const Json& json) {
+  return {text(json, "lease"), text(json, "tenant"),        text(json, "class"),
+          whole(json, "gpu"),  flag(json, "active", false), some_whole(json, "pid"),
+          text(json, "text")};
+}
+
 LimitsInfo limits_of(const Json& limits, const Json& from) {
   LimitsInfo info;
   if (find(limits, "cores") != nullptr) info.cores = static_cast<int>(whole(limits, "cores"));
@@ -164,6 +183,8 @@ Result<WhyInfo> read_why(const std::string& json) {
   if (!answer) return answer.error();
   WhyInfo why;
   why.processes = list(*answer, "processes", why_of);
+  why.leases = list(*answer, "leases", why_lease_of);
+  why.leases_total = whole(*answer, "leases_total");
   why.declared = flag(*answer, "declared", false);
   if (const long expires = whole(*answer, "expires"); expires > 0) why.expires = expires;
   if (const Json* placed = find(*answer, "placed")) why.placed = text(*placed, "text");

@@ -30,6 +30,17 @@ struct SchedulerInfo {
   ArenaInfo arena;
 };
 
+// What the arbiter says of a GPU on which leases are, or were asked for.
+struct GpuLeasesInfo {
+  std::string state;
+  std::optional<double> usage;  // percent
+  double high = 0;
+  double low = 0;
+  long active = 0;
+  long slots = 0;
+  long waiting = 0;
+};
+
 struct GpuInfo {
   long index = 0;
   std::string uuid;
@@ -42,6 +53,7 @@ struct GpuInfo {
   Bytes swapped;
   Bytes incoming;  // on its way from the host
   Bytes outgoing;  // and to it
+  std::optional<GpuLeasesInfo> leases{};
 };
 
 struct ProcessInfo {
@@ -119,6 +131,17 @@ struct WhyProcess {
   std::string text;
 };
 
+// A lease or a request of the tenant, or of a part of it.
+struct WhyLease {
+  std::string id;
+  std::string tenant;
+  std::string task_class;
+  long gpu = 0;
+  bool active = false;  // or the request waits
+  std::optional<long> pid;
+  std::string text;
+};
+
 // Limits, and for each the source that says it: docs/scheduler.md has the sources.
 struct LimitsInfo {
   int cores = 100;
@@ -133,6 +156,8 @@ struct WhyInfo {
   std::string placed;  // on which GPU and why; empty: the tenant was not placed
   std::vector<WhyProcess> processes;
   std::optional<ArenaInfo> arena;  // where it is a part of the answer
+  std::vector<WhyLease> leases{};  // the first ones
+  long leases_total = 0;
   std::optional<LimitsInfo> limits{};
   bool declared = false;          // it is not there, and has limits all the same
   std::optional<long> expires{};  // seconds without a process after which these are forgotten

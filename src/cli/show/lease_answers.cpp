@@ -121,6 +121,14 @@ Result<std::vector<LeaseInfo>> read_leases(const std::string& json) {
   return list(*answer, "leases", lease_of);
 }
 
+Result<LeaseInfo> read_lease(const std::string& json) {
+  const auto answer = answer_with(json, "taskType");
+  if (!answer) return answer.error();
+  LeaseInfo lease = lease_of(*answer);
+  lease.why = text(*answer, "why");
+  return lease;
+}
+
 Result<std::vector<ClassInfo>> read_classes(const std::string& json) {
   const auto answer = answer_with(json, "classes");
   if (!answer) return answer.error();

@@ -31,6 +31,7 @@ struct LeaseInfo {
   std::optional<long> uid;
   std::optional<long> pid;
   std::string trace;
+  std::string why{};  // of one lease that was asked for: how it stands, or why it waits
 };
 
 struct LeaseCountsInfo {
@@ -97,6 +98,7 @@ struct LeaseWish {
 
 // Each reads a body; an error when it is none of its kind.
 Result<std::vector<LeaseInfo>> read_leases(const std::string& json);
+Result<LeaseInfo> read_lease(const std::string& json);
 Result<std::vector<ClassInfo>> read_classes(const std::string& json);
 Result<LeaseStatus> read_lease_status(const std::string& json);
 Result<LeaseAnswer> read_lease_answer(const std::string& json);

@@ -102,6 +102,7 @@ std::string_view words_of(std::string_view reason) {
   if (reason == "GPU_USAGE_HIGH") return "the GPU is under high load";
   if (reason == "GPU_USAGE_UNKNOWN") return "the GPU's load is not known";
   if (reason == "GPU_BUSY") return "all slots are taken";
+  if (reason == "GPU_MEMORY") return "its memory did not come to the GPU in time";
   if (reason == "GPU_GONE") return "its GPU is gone";
   if (reason == "OVERDUE") return "it was held for too long without a renewal";
   if (reason == "OWNER_GONE") return "its owner has ended";
@@ -136,6 +137,12 @@ std::string leases_text(const std::vector<LeaseInfo>& leases, WallTime now, bool
                      {"PROCESS", true},
                      {"TRACE"}},
                     rows, colour);
+}
+
+std::string lease_why_text(const LeaseInfo& lease) {
+  return fmt::format("{} of {}{} on GPU {}: {}\n", lease.active ? "lease" : "request",
+                     some(lease.task_class), lease.pid ? fmt::format(" (pid {})", *lease.pid) : "",
+                     lease.gpu, short_text(lease.why, 1000));
 }
 
 std::string classes_text(const std::vector<ClassInfo>& classes, bool colour) {

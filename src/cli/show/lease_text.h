@@ -10,6 +10,8 @@ namespace nvshare::cli {
 
 // One line for each lease and each request that waits.
 std::string leases_text(const std::vector<LeaseInfo>& leases, WallTime now, bool colour);
+// How one of them stands.
+std::string lease_why_text(const LeaseInfo& lease);
 std::string classes_text(const std::vector<ClassInfo>& classes, bool colour);
 // GPUs, and what became of the requests of each class.
 std::string lease_status_text(const LeaseStatus& status, bool colour);

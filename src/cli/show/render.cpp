@@ -123,6 +123,20 @@ std::string gpus_text(const std::vector<GpuInfo>& gpus, bool colour) {
                     rows, colour);
 }
 
+// One line for each GPU, and none where no lease was ever asked for.
+std::string leases_lines(const std::vector<GpuInfo>& gpus) {
+  std::string text;
+  for (const GpuInfo& gpu : gpus) {
+    if (!gpu.leases) continue;
+    const GpuLeasesInfo& leases = *gpu.leases;
+    text += fmt::format("leases on GPU {}: {} / {}, {} waiting, {}, load {} (marks {:g}-{:g}%)\n",
+                        gpu.index, leases.active, leases.slots, leases.waiting,
+                        short_text(leases.state, kNameWidth), percent(leases.usage), leases.low,
+                        leases.high);
+  }
+  return text;
+}
+
 // GPUs of the tenant's processes; before these have come, GPUs that its run was placed on.
 // A lease lends a priority where that is the higher one.
 std::string priority_text(const TenantInfo& tenant) {
@@ -283,7 +297,8 @@ std::string foreign_text(const std::vector<ForeignInfo>& foreign, bool colour) {
 
 std::string status_text(const Status& status, bool colour) {
   const ArenaInfo& arena = status.scheduler.arena;
-  std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour);
+  std::string text = scheduler_line(status.scheduler) + "\n" + gpus_text(status.gpus, colour) +
+                     leases_lines(status.gpus);
   if (arena.needed.count > 0 || arena.used.count > 0) text += arena_line(arena);
   text += "\n" + tenants_text(status, colour) + placed_text(status) + kept_text(status.tenants) +
           declared_text(status.declared);
@@ -351,8 +366,23 @@ std::string limits_line(const LimitsInfo& limits) {
                      short_text(limits.priority_from, kNameWidth));
 }
 
+std::string leases_text(const std::string& name, const WhyInfo& why) {
+  std::string text;
+  for (const WhyLease& one : why.leases) {
+    const bool of_a_part = !one.tenant.empty() && one.tenant != name;
+    text += fmt::format("{} {} of {}{}{} on GPU {}: {}\n", one.active ? "lease" : "request",
+                        short_text(one.id, kNameWidth + 4), short_text(one.task_class, kNameWidth),
+                        one.pid ? fmt::format(" (pid {})", *one.pid) : "",
+                        of_a_part ? " in " + short_text(one.tenant, kNameWidth) : "", one.gpu,
+                        short_text(one.text, 1000));
+  }
+  const long more = why.leases_total - std::ssize(why.leases);
+  if (more > 0) text += fmt::format("and {} more: nvshare lease list\n", more);
+  return text;
+}
+
 std::string why_text(const std::string& name, const WhyInfo& why) {
-  const std::string limits = why.limits ? limits_line(*why.limits) : "";
+  const std::string limits = leases_text(name, why) + (why.limits ? limits_line(*why.limits) : "");
   std::string text;
   if (!why.placed.empty()) text = placed_line(name, why.placed);
   if (why.declared) {

@@ -64,6 +64,36 @@ TEST(Render, Status) {
             " 99  xorg       0    1MiB\n");
 }
 
+TEST(Render, LeasesOfAGpuAreOneLineBelowTheTable) {
+  Status status = example();
+  EXPECT_EQ(status_text(status, false).find("leases"), std::string::npos);
+  status.gpus[1].leases = GpuLeasesInfo{"HIGH_PRESSURE", 91.04, 85, 78, 2, 4, 3};
+  const std::string text = status_text(status, false);
+  EXPECT_NE(
+      text.find("          0        0\n"
+                "leases on GPU 1: 2 / 4, 3 waiting, HIGH_PRESSURE, load 91.0% (marks 78-85%)\n"
+                "host memory"),
+      std::string::npos)
+      << text;
+  status.gpus[1].leases = GpuLeasesInfo{"UNKNOWN", std::nullopt, 85, 78, 0, 4, 0};
+  EXPECT_NE(status_text(status, false).find("leases on GPU 1: 0 / 4, 0 waiting, UNKNOWN, load - "),
+            std::string::npos);
+}
+
+TEST(Render, WhyTellsOfLeasesBeforeLimits) {
+  WhyInfo why;
+  why.limits = LimitsInfo{40, gib(8), 0, "file", "group", "default"};
+  why.leases = {{"0123", "asr", "ASR", 0, true, 7, "held for 1.00s, ends in 29.00s"},
+                {"4567", "inner", "NMT", 1, false, std::nullopt, "waits for 0ms"}};
+  why.leases_total = 5;
+  EXPECT_EQ(why_text("asr", why),
+            "asr has no process on a GPU\n"
+            "lease 0123 of ASR (pid 7) on GPU 0: held for 1.00s, ends in 29.00s\n"
+            "request 4567 of NMT in inner on GPU 1: waits for 0ms\n"
+            "and 3 more: nvshare lease list\n"
+            "limits: cores 40% (file), memory 8GiB (group), priority 0 (default)\n");
+}
+
 TEST(Render, PlacementsTakeFewLines) {
   Status status = example();
   status.tenants = std::vector<TenantInfo>(11, status.tenants.back());

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -104,6 +105,21 @@ struct ArbiterGpuView {
   int waiting = 0;
 };
 
+// What keeps a request waiting, or what is known of a lease that is held.
+struct LeaseWhy {
+  LeaseView lease;
+  Admission state = Admission::Unknown;  // for the lease's class
+  std::optional<double> usage;           // percent that the class cannot push aside
+  Marks marks;
+  int active = 0;  // leases on the GPU
+  int slots = 0;
+  int class_active = 0;  // of them, of the class
+  std::optional<int> class_slots;
+  std::vector<std::pair<std::string, int>> ahead;  // requests that come first, by class
+};
+// One line: "waits for 1.20s: no slot is free (4 of 4 are taken); behind 2 ASR; gives up in 800ms".
+std::string text_of(const LeaseWhy& why, Time now);
+
 // Who of the services gets a lease on a GPU, and when. Pure: times and facts in, answers out.
 // A GPU's waiters are served by class priority, then arrival. Each call first does what is due.
 class Arbiter {
@@ -141,6 +157,8 @@ class Arbiter {
   std::optional<ArbiterGpuView> gpu(GpuId gpu, Time now) const;
   Admission state(GpuId gpu, const TaskClass& task_class, Time now) const;
   std::optional<LeaseView> lease(LeaseId lease) const;
+  // Why the request waits, or how the lease stands. Nothing for an unknown lease.
+  std::optional<LeaseWhy> explain(LeaseId lease, Time now) const;
   // The active ones, however many wait.
   std::vector<LeaseView> active() const;
   // Active ones first, then the waiting ones in the order in which they are served.

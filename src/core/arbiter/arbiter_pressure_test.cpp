@@ -213,12 +213,22 @@ TEST(ArbiterDefects, HysteresisWithoutEffect) {
   TestArbiter a;
   a.usage(10);
   a.ask("ASR");
+  a.ask("ASR");
+  const LeaseId holder = a.last();
   a.pass(800ms);
   a.usage(90);
   a.ask("NMT");
   const LeaseId waiter = a.last();
-  a.pass(2s, 90.0);
-  EXPECT_EQ(a.answer_to(waiter), "");
+  a.pass(800ms);
+  a.usage(90);
+  a.release(holder);
+  EXPECT_EQ(a.answer_to(waiter), "") << "a lease that ends is no reason";
+  a.pass(800ms);
+  a.usage(80);
+  EXPECT_EQ(a.answer_to(waiter), "") << "between the marks the state stays";
+  a.pass(800ms);
+  a.usage(78);
+  EXPECT_EQ(a.answer_to(waiter), "ACQUIRED");
 }
 
 // lingua_1: first come, first served, whatever the priority.
@@ -325,6 +335,9 @@ TEST(ArbiterDefects, ASemanticRepairThatWaits) {
   request.max_wait = 10s;
   request.refusal = Refusal::Wait;
   EXPECT_EQ(a.ask(request), "SKIPPED GPU_BUSY");
+  a.pass(800ms);
+  a.usage(90);
+  EXPECT_EQ(a.ask("SEMANTIC_REPAIR"), "SKIPPED GPU_USAGE_HIGH");
   EXPECT_EQ(a.waiting(), 0);
 }
 

@@ -3,10 +3,65 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/arbiter/arbiter.h"
 
 namespace nvshare::core {
+namespace {
+
+// To the millisecond, and with the letters of to_text().
+std::string span(Duration duration) {
+  const auto whole = std::chrono::floor<std::chrono::milliseconds>(std::max(duration, Duration{}));
+  return whole.count() < 1000 ? fmt::format("{}ms", whole.count()) : to_text(Duration{whole});
+}
+
+bool lacks_a_slot(const LeaseWhy& why) {
+  return why.active >= why.slots || (why.class_slots && why.class_active >= *why.class_slots);
+}
+
+std::string slots_text(const LeaseWhy& why) {
+  if (why.active >= why.slots) {
+    return fmt::format("no slot is free ({} of {} are taken)", why.active, why.slots);
+  }
+  return fmt::format("no slot of {} is free ({} of {} are taken)", why.lease.task_class,
+                     why.class_active, *why.class_slots);
+}
+
+std::string pressure_text(const LeaseWhy& why) {
+  return fmt::format("the GPU is under high pressure (usage {:.1f}%, and it ends at {:g}%)",
+                     why.usage.value_or(0), why.marks.low);
+}
+
+std::string ahead_text(const LeaseWhy& why) {
+  std::string text;
+  for (const auto& [name, count] : why.ahead) {
+    text += fmt::format("{}{} {}", text.empty() ? "behind " : ", ", count, name);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string text_of(const LeaseWhy& why, Time now) {
+  const std::string left = span(why.lease.until - now);
+  if (why.lease.preparing) {
+    return fmt::format(
+        "waits for {}: its slot is taken, and its memory comes to the GPU; gives up in {}",
+        span(now - why.lease.asked), left);
+  }
+  if (why.lease.active) {
+    return fmt::format("held for {}, ends in {}", span(now - why.lease.acquired), left);
+  }
+  std::vector<std::string> reasons;
+  if (lacks_a_slot(why)) reasons.push_back(slots_text(why));
+  // Without any lease on the GPU the first waiter enters whatever the pressure is.
+  if (why.state == Admission::High && why.active > 0) reasons.push_back(pressure_text(why));
+  if (!why.ahead.empty()) reasons.push_back(ahead_text(why));
+  if (reasons.empty()) reasons.emplace_back("its turn has come");
+  return fmt::format("waits for {}: {}; gives up in {}", span(now - why.lease.asked),
+                     fmt::join(reasons, "; "), left);
+}
 
 std::string_view name_of(Outcome outcome) {
   switch (outcome) {
@@ -156,6 +211,43 @@ std::optional<LeaseView> Arbiter::lease(LeaseId lease) const {
   const auto found = records_.find(lease);
   if (found == records_.end()) return std::nullopt;
   return view(lease, found->second);
+}
+
+std::optional<LeaseWhy> Arbiter::explain(LeaseId lease, Time now) const {
+  const auto found = records_.find(lease);
+  if (found == records_.end()) return std::nullopt;
+  const Record& record = found->second;
+  const Gpu& gpu = gpus_.at(record.request.gpu);
+  // Classes may have changed since the request came. Its queue knows.
+  const auto queue = gpu.queues.find({record.task_class.name, record.sheds});
+  const bool waits = !record.active && queue != gpu.queues.end();
+  const TaskClass& task_class = waits ? queue->second.task_class : record.task_class;
+  const int priority = tenant_priority(task_class.priority);
+  LeaseWhy why{.lease = view(lease, record),
+               .state = gpu.pressure.state(priority, now, config_.usage),
+               .usage = gpu.pressure.usage(priority),
+               .marks = gpu.pressure.marks(now, config_.usage),
+               .active = static_cast<int>(gpu.active.size()),
+               .slots = config_.slots,
+               .class_active = 0,
+               .class_slots = task_class.slots,
+               .ahead = {}};
+  const auto of_class = gpu.active_of.find(task_class.name);
+  if (of_class != gpu.active_of.end()) why.class_active = of_class->second;
+  if (!waits) return why;
+
+  // As serve() chooses: by priority, then by arrival.
+  std::map<std::pair<int, std::string>, int> ahead;
+  for (const auto& [key, other] : gpu.queues) {
+    const int rank = other.task_class.priority;
+    if (rank < task_class.priority) continue;
+    const auto& waiters = other.waiters;
+    const auto end = rank > task_class.priority ? waiters.end() : waiters.lower_bound(record.order);
+    const auto count = static_cast<int>(std::distance(waiters.begin(), end));
+    if (count > 0) ahead[{-rank, key.task_class}] += count;
+  }
+  for (const auto& [key, count] : ahead) why.ahead.emplace_back(key.second, count);
+  return why;
 }
 
 std::vector<LeaseView> Arbiter::active() const {

@@ -78,6 +78,10 @@ Admission Pressure::state(int priority, Time now, const UsageRules& rules) const
   return high_[level_of(priority)] ? Admission::High : Admission::Normal;
 }
 
+std::optional<double> Pressure::usage(int priority) const {
+  return sample_ ? std::optional(sample_->in_the_way[level_of(priority)]) : std::nullopt;
+}
+
 Marks Pressure::marks(Time now, const UsageRules& rules) const {
   if (!rules.boosts || !raised_until_ || now >= *raised_until_) {
     return {rules.high_water, rules.low_water};

@@ -60,6 +60,8 @@ class Pressure {
   // The marks that hold at `now`.
   Marks marks(Time now, const UsageRules& rules) const;
   const std::optional<UsageSample>& sample() const { return sample_; }
+  // Percent of the last sample that a request of this priority cannot push aside.
+  std::optional<double> usage(int priority) const;
   std::optional<Time> raised_until() const { return raised_until_; }
 
   // An older sample than the last one changes nothing.

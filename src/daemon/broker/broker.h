@@ -147,6 +147,7 @@ class Broker : private Follower {
 
   const core::Core& core() const { return desk_.core(); }
   const Trace& trace() const { return desk_.trace; }
+  Trace& trace() { return desk_.trace; }
   const std::map<ClientId, ClientRecord>& clients() const { return desk_.clients; }
   const TenantMap& tenants() const { return desk_.tenants; }
   const std::map<GpuId, GpuRecord>& gpus() const { return desk_.gpus; }

@@ -23,6 +23,10 @@ class Trace {
   void add(std::string_view event, std::string_view name, std::uint64_t client,
            std::initializer_list<Field> fields);
 
+  // The same of a tenant's lease. `name` is empty where no tenant is known.
+  // `fields` are as append_fields() makes them.
+  void add_lease(std::string_view event, std::string_view name, std::string_view fields);
+
   struct Part {
     std::vector<std::string_view> lines;
     std::uint64_t next = 0;  // what to ask for to go on
@@ -32,12 +36,16 @@ class Trace {
   // The lines from number `from` on, of one tenant or (empty) of all, at most so many. As long as
   // nothing is added.
   Part from(std::uint64_t from, std::string_view name, std::size_t most) const;
+  // A line of this tenant is kept.
+  bool has(std::string_view name) const;
 
  private:
   struct Line {
     std::string name;
     std::string text;
   };
+  void keep(std::string_view name, std::string text);
+
   std::deque<Line> lines_;
   std::uint64_t first_ = 0;  // the number of the first that is kept
 };

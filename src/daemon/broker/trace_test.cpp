@@ -24,6 +24,22 @@ TEST(Trace, LinesOfOneTenantOrOfAll) {
   EXPECT_TRUE(trace.from(3, "", 10).lines.empty());
 }
 
+TEST(Trace, LeasesAreAmongTheLinesOfTheirTenant) {
+  Trace trace;
+  trace.add("grant", "a", 1, {});
+  trace.add_lease("lease_asked", "a", " lease=7 class=ASR");
+  trace.add_lease("lease_asked", "", " lease=8 class=ASR");
+  const Trace::Part of_a = trace.from(0, "a", 10);
+  ASSERT_EQ(of_a.lines.size(), 2u);
+  EXPECT_TRUE(of_a.lines[1].ends_with("Z event=lease_asked tenant=a lease=7 class=ASR"))
+      << of_a.lines[1];
+  EXPECT_TRUE(trace.has("a"));
+  EXPECT_FALSE(trace.has("b"));
+  const Trace::Part all = trace.from(2, "", 10);
+  ASSERT_EQ(all.lines.size(), 1u);
+  EXPECT_TRUE(all.lines[0].ends_with("Z event=lease_asked lease=8 class=ASR")) << all.lines[0];
+}
+
 TEST(Trace, IsReadInParts) {
   Trace trace;
   for (int i = 0; i < 10; ++i) trace.add("e", "a", static_cast<std::uint64_t>(i), {});

@@ -312,6 +312,9 @@ LeaseApi::Json::Answer LeaseApi::Json::look() {
   if (!view) return refused;
   Object shown = view_of(*view);
   shown["leaseId"] = found->name;  // the caller knows it
+  if (const auto why = arbiter().explain(found->id, now())) {
+    shown["why"] = core::text_of(*why, now());
+  }
   return json_reply(200, shown);
 }
 

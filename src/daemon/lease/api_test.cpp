@@ -88,6 +88,17 @@ TEST(LeaseApi, SaysWhyThereIsNoLeaseAndWhenToComeAgain) {
   EXPECT_EQ(w.ask("ASR").status, 429);
 }
 
+// Another arbiter had these fields, and never sent them.
+TEST(LeaseApiDefects, AStatusThatIsNeverSent) {
+  LeaseWorld w;
+  w.usage(91);
+  const Json gpu = w.get("/v1/status")["gpus"][0];
+  EXPECT_EQ(gpu["gpu_admission_state"], "HIGH_PRESSURE");
+  EXPECT_EQ(gpu["gpu_usage"], 91.0);
+  EXPECT_EQ(gpu["gpu_usage_cache_age_ms"], 0);
+  EXPECT_EQ(gpu["gpu_queue_len"], 0);
+}
+
 TEST(LeaseApi, HighPressureIsToldAsTheReason) {
   LeaseWorld w;
   w.usage(95);
@@ -103,6 +114,22 @@ TEST(LeaseApi, HighPressureIsToldAsTheReason) {
   EXPECT_EQ(gpu["gpu_usage_cache_age_ms"], 100);
   EXPECT_EQ(gpu["active_leases"], 1);
   EXPECT_EQ(gpu["gpu_queue_len"], 0);
+}
+
+TEST(LeaseApi, OneRequestSaysWhyItWaits) {
+  LeaseWorld w;
+  w.settings.arbiter.slots = 1;
+  w.leases.set_config(w.settings.arbiter);
+  w.usage(10);
+  w.lease("ASR");
+  EXPECT_EQ(w.ask("NMT").status, 0);
+  EXPECT_EQ(w.ask("TTS").status, 0);
+  w.pass(500ms);
+  const Json all = w.get("/v1/leases")["leases"];
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_FALSE(all[2].contains("why")) << "a list would take long";
+  EXPECT_EQ(w.get("/v1/leases/" + all[2]["leaseId"].get<std::string>())["why"],
+            "waits for 500ms: no slot is free (1 of 1 are taken); behind 1 NMT; gives up in 2.50s");
 }
 
 TEST(LeaseApi, ARequestOfAClosedConnectionIsWithdrawn) {
@@ -300,8 +327,11 @@ TEST(LeaseApi, ALeaseIsItsUsersAlone) {
   LeaseWorld w;
   const std::string name = w.lease("ASR");
   const std::string path = "/v1/leases/" + name;
+  EXPECT_EQ(w.get(path)["why"], "held for 0ms, ends in 30.00s");
   w.peer = HttpPeer{kOtherOwner, 1001};
-  EXPECT_EQ(w.call("GET", path).status, 403);
+  const HttpReply refused = w.call("GET", path);
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_EQ(refused.body.find("held for"), std::string::npos) << "nor how it stands";
   EXPECT_EQ(w.call("DELETE", path).status, 403);
   EXPECT_EQ(w.call("POST", path + "/renew").status, 403);
   EXPECT_EQ(w.get("/v1/leases")["leases"][0]["leaseId"], nullptr) << "its name is the right to it";

@@ -20,6 +20,17 @@ std::string random_name() {
   return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 
+LeaseEvent event_of(const core::Answer& answer) {
+  if (answer.outcome == core::Outcome::Acquired) {
+    return {"lease_acquired", false, {}, {}, answer.waited};
+  }
+  if (answer.outcome == core::Outcome::Revoked) {
+    return {"lease_revoked", true, {}, core::name_of(answer.reason)};
+  }
+  return {"lease_refused", true, core::name_of(answer.outcome), core::name_of(answer.reason),
+          answer.waited};
+}
+
 }  // namespace
 
 Leases::Leases(const core::ArbiterConfig& config, Now now, Reactor& reactor,
@@ -57,6 +68,7 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
     if (answer.lease == record.id) asked.answer = answer;
   }
   add(std::move(record));
+  on_event_(asked.lease, {"lease_asked"});
   spread(*answers);
   if (asked.answer && asked.answer->outcome == core::Outcome::Preparing) {
     asked.answer = ready_at_once(asked.lease.id);
@@ -89,6 +101,7 @@ void Leases::look_at_preparing() {
 
 void Leases::add(LeaseRecord record) {
   ++changes_;
+  used_.insert(record.ask.request.gpu);
   if (record.ask.owner != 0) by_owner_.emplace(record.ask.owner, record.id);
   by_name_.emplace(record.name, record.id);
   records_.emplace(record.id, std::move(record));
@@ -114,6 +127,7 @@ void Leases::spread(const core::Answers& answers) {
     }
     // Its holder has asked again.
     if (answer.outcome == core::Outcome::Acquired) forgive(record);
+    on_event_(record, event_of(answer));
     if (answer.outcome == core::Outcome::Revoked) {
       if (answer.reason == core::LeaseReason::Overdue) note_overdue(record);
       log_.warn("lease_revoked", {{"class", record.ask.request.task_class},
@@ -129,8 +143,15 @@ void Leases::spread(const core::Answers& answers) {
 void Leases::end(LeaseId lease, std::string_view reason) {
   const auto view = arbiter_.lease(lease);
   const LeaseRecord* const found = find(lease);
-  if (view && !view->active && found != nullptr && on_withdrawn_) {
-    on_withdrawn_(*found, reason);
+  // A request whose memory is on its way has its slot, and no answer.
+  const bool waits = view && (!view->active || view->preparing);
+  if (waits && found != nullptr && on_withdrawn_) on_withdrawn_(*found, reason);
+  if (view && found != nullptr) {
+    const bool is_usual = !waits && reason != kOwnerGone;
+    on_event_(*found, {waits ? "lease_withdrawn" : "lease_released",
+                       true,
+                       {},
+                       is_usual ? std::string_view() : reason});
   }
   const auto answers = arbiter_.release(lease, now_());
   forget(lease);
@@ -180,7 +201,9 @@ Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
     if (kept.pid != 0) owners_.remove(kept.pid);
     return done;
   }
+  const LeaseId id = record.id;
   add(std::move(record));
+  on_event_(*find(id), {"lease_restored"});
   return {};
 }
 

@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -56,6 +58,15 @@ struct PastLease {
   std::string_view reason;
 };
 
+// What has become of a request or a lease, for `nvshare trace`.
+struct LeaseEvent {
+  std::string_view name;  // a literal: "lease_asked"
+  bool ends = false;      // the last one of this lease
+  std::string_view outcome{};
+  std::string_view reason{};
+  std::optional<Duration> waited{};
+};
+
 // The arbiter with names, owners and time. The arbiter decides; here answers find their way.
 class Leases {
  public:
@@ -65,6 +76,8 @@ class Leases {
   // A request that waited is withdrawn: by DELETE, or because its owner has ended.
   using OnWithdrawn = std::function<void(const LeaseRecord&, std::string_view reason)>;
 
+  using OnEvent = std::function<void(const LeaseRecord&, const LeaseEvent&)>;
+
   using Now = std::function<Time()>;
 
   // The reactor tells when owners end.
@@ -73,6 +86,7 @@ class Leases {
 
   void on_answer(OnAnswer call) { on_answer_ = std::move(call); }
   void on_withdrawn(OnWithdrawn call) { on_withdrawn_ = std::move(call); }
+  void on_event(OnEvent call) { on_event_ = std::move(call); }
   void add_gpu(GpuId gpu) { arbiter_.add_gpu(gpu); }
   void set_config(const core::ArbiterConfig& config);
   void take_sample(GpuId gpu, const core::UsageSample& sample);
@@ -116,6 +130,8 @@ class Leases {
   const PastLease* find_past(const std::string& name) const;
   const core::Arbiter& arbiter() const { return arbiter_; }
   bool empty() const { return records_.empty(); }
+  // A lease was there, or asked for, since the scheduler has started.
+  bool used(GpuId gpu) const { return used_.contains(gpu); }
   // Another number means that leases or requests may have come, gone or changed.
   std::uint64_t changes() const { return changes_; }
 
@@ -146,6 +162,7 @@ class Leases {
   OnAnswer on_answer_;
   OnWithdrawn on_withdrawn_;
   std::function<void()> on_change_ = [] {};
+  OnEvent on_event_ = [](const LeaseRecord&, const LeaseEvent&) {};
   std::unordered_map<LeaseId, LeaseRecord> records_;
   std::unordered_map<std::string, LeaseId> by_name_;
   std::multimap<int, LeaseId> by_owner_;
@@ -154,6 +171,7 @@ class Leases {
   std::vector<LeaseId> preparing_;
   Programs programs_{[](const auto&, GpuId) { return false; },
                      [](const auto&, GpuId) { return true; }};
+  std::set<GpuId> used_;
   std::uint64_t last_ = 0;
   std::uint64_t changes_ = 0;
 };

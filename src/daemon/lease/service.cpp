@@ -36,7 +36,8 @@ std::optional<gid_t> admin_group(const Settings& settings) {
 }  // namespace
 
 LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& settings,
-                           const Processes& processes, Log& log, LeaseApi::Change change)
+                           const Processes& processes, Log& log, LeaseApi::Change change,
+                           LeaseNotes::TenantOf tenant_of)
     : reactor_(reactor),
       broker_(broker),
       settings_(settings),
@@ -44,6 +45,7 @@ LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& set
       leases_(
           settings.arbiter, [&reactor] { return reactor.now(); }, reactor, processes, log),
       lender_(broker, processes, settings.is_private),
+      notes_(leases_, broker.trace(), std::move(tenant_of)),
       api_(leases_, {broker, settings, [&reactor] { return reactor.now(); }, std::move(change),
                      [&processes](int pid) { return processes.user_of(pid); }, WallOf(), geteuid(),
                      admin_group(settings), [this] { return push_.counts(); }}),
@@ -118,8 +120,22 @@ void LeaseService::follow_gpus() {
   });
 }
 
+LeaseFacts LeaseService::facts() const {
+  LeaseFacts facts;
+  facts.gpu = [this](GpuId gpu) -> std::optional<LeaseFacts::Gpu> {
+    const auto view = leases_.arbiter().gpu(gpu, reactor_.now());
+    if (!view || !leases_.used(gpu)) return std::nullopt;
+    return LeaseFacts::Gpu{*view, leases_.arbiter().config().slots};
+  };
+  facts.leases = [this](const LeaseFacts::IsWanted& is_wanted) {
+    return notes_.facts(is_wanted, reactor_.now());
+  };
+  return facts;
+}
+
 void LeaseService::look() {
   leases_.look();
+  notes_.look();
   // Their GPU may never come.
   std::erase_if(awaiting_, [&](const KeptLease& lease) { return lease.expires <= reactor_.now(); });
 }

@@ -258,6 +258,7 @@ struct Control::Json {
             {"shortage", view.shortage.count},
             {"arena_needed", view.host_claim.count},
             {"arena", arena_on(view.id).count},
+            {"leases", json_of(control.leases_.gpu(view.id))},
             {"moves", moves(gpu.moves)}};
   }
 
@@ -343,8 +344,31 @@ struct Control::Json {
     return text;
   }
 
-  // Of a user or container that is not there, its declared limits are all that is known.
+  // Leases of the tenant and of its parts. A user that only asks for leases is no tenant.
+  LeaseFacts::Leases leases_of(const TenantRecord* tenant, const std::string& name) const {
+    return control.leases_.leases([&](const std::string& one) {
+      const TenantRecord* holder = broker().find_tenant(one);
+      if (tenant == nullptr || holder == nullptr) return one == name;
+      return is_below(broker().tenants(), holder->id, tenant->id);
+    });
+  }
+
   Result<json> why(const json& request) const {
+    const auto found = tenant_named(request);
+    const TenantRecord* tenant = found ? *found : nullptr;
+    const auto name = text_in(request, "name");
+    const auto leases = leases_of(tenant, tenant != nullptr ? tenant->is.name : name.value_or(""));
+    auto answer = why_programs(request);
+    const bool unique = name && control.changes_.check_unique(*name);
+    if (!answer && unique && leases.total > 0) answer = json{{"processes", json::array()}};
+    if (!answer) return answer;
+    (*answer)["leases"] = json_of(leases);
+    (*answer)["leases_total"] = leases.total;
+    return answer;
+  }
+
+  // Of a user or container that is not there, its declared limits are all that is known.
+  Result<json> why_programs(const json& request) const {
     const auto found = tenant_named(request);
     const auto name = text_in(request, "name");
     const bool absent = name && control.changes_.find(*name) == nullptr;
@@ -379,8 +403,10 @@ struct Control::Json {
     std::string name;
     if (request.contains("name")) {
       const auto found = tenant_named(request);
-      if (!found) return found.error();
-      name = (*found)->is.name;
+      // A tenant that has gone has lines, and so has a user that only asks for leases.
+      name = found ? (*found)->is.name : text_in(request, "name").value_or("");
+      const bool unique = static_cast<bool>(control.changes_.check_unique(name));
+      if (!found && !(unique && broker().trace().has(name))) return found.error();
     }
     constexpr auto kMostNumber = std::numeric_limits<std::int64_t>::max();
     const auto from = number_in(request, "from", 0, kMostNumber);

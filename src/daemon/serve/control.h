@@ -7,6 +7,7 @@
 #include "daemon/host/gpus.h"
 #include "daemon/serve/changes.h"
 #include "daemon/serve/identity.h"
+#include "daemon/serve/lease_facts.h"
 #include "daemon/settings.h"
 
 namespace nvshare::daemon {
@@ -31,6 +32,9 @@ class Control {
   // Where foreign processes are known from; without it there are none to show.
   void set_monitor(const GpuMonitor* monitor) { monitor_ = monitor; }
 
+  // What is told of leases; without it there are none.
+  void set_leases(LeaseFacts leases) { leases_ = std::move(leases); }
+
   // The answer to one line, without its end. Any line has an answer.
   std::string answer(std::string_view line, Time now);
 
@@ -43,6 +47,7 @@ class Control {
   const Processes& processes_;
   About about_;
   const GpuMonitor* monitor_ = nullptr;
+  LeaseFacts leases_;
 };
 
 }  // namespace nvshare::daemon

@@ -303,6 +303,14 @@ Result<TenantId> ProgramServer::tenant_outside_runs(const Peer& peer) {
   return levels ? make_tenants(*levels) : Result<TenantId>(levels.error());
 }
 
+std::string ProgramServer::tenant_name(int pid, std::uint32_t uid) {
+  const auto run = run_of(pid);
+  if (!run) return "";
+  if (*run) return broker_->tenants().at(**run).is.name;
+  const auto outside = processes_.tenants_of(pid, uid);
+  return outside ? outside->back().name : "";
+}
+
 // A process that only looks is no client, and makes no tenant.
 void ProgramServer::look(Session& session, const wire::Look& message) {
   if (const auto spoken = check_version(message.magic, message.major); !spoken) {

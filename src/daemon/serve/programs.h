@@ -48,6 +48,8 @@ class ProgramServer final : public Outbox {
   void look_after_runs();
   // At the end of each turn: lets go of those who are gone. When to be called again at the latest.
   std::optional<Time> end_of_turn();
+  // The tenant of programs that this process starts. Empty where that cannot be told now.
+  std::string tenant_name(int pid, std::uint32_t uid);
   // Somebody is connected.
   bool busy() const { return !sessions_.empty(); }
 

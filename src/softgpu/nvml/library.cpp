@@ -62,6 +62,7 @@ nvmlReturn_t NvmlLibrary::init() try {
   session_ = std::make_unique<Session>();
   session_->config = card_config(*loaded);
   session_->card_name = loaded->card;
+  session_->hang = loaded->hang_nvml;
   session_->clock_difference = realtime_now() - monotonic_now();
   references_ = 1;
   return nvml::NVML_SUCCESS;
@@ -75,6 +76,12 @@ nvmlReturn_t NvmlLibrary::shutdown() {
     if (--library.references_ == 0) library.session_.reset();
     return nvml::NVML_SUCCESS;
   });
+}
+
+bool NvmlLibrary::hangs() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!session_ || session_->hang == 0) return false;
+  return ++session_->questions >= session_->hang;
 }
 
 unsigned long long NvmlLibrary::time_stamp(Nanos time) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -37,6 +38,9 @@ class NvmlLibrary {
   template <typename Body>
   nvmlReturn_t on_device(nvmlDevice_t device, Body body);
 
+  // Counts a question how busy a device is. True: this one never returns (hang_nvml).
+  bool hangs();
+
   // Handles are addresses of ours; their bearers never look behind them.
   nvmlDevice_t handle(int device) { return reinterpret_cast<nvmlDevice_t>(&handles_[device]); }
 
@@ -70,6 +74,8 @@ class NvmlLibrary {
     CardConfig config;
     std::string card_name;
     Nanos clock_difference = 0;
+    std::int64_t hang = 0;  // this question how busy a device is; 0: none
+    std::int64_t questions = 0;
     std::unique_ptr<Segment> segment;  // null while no process has the card open
   };
   std::unique_ptr<Session> session_;

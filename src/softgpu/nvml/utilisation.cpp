@@ -1,5 +1,6 @@
 // How busy devices are, as a whole and by process.
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -66,6 +67,8 @@ namespace nvshare::nvml {
 using namespace nvshare::softgpu;
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
+  // Without the library's lock: a driver hangs for one device, and answers for all others.
+  while (library().hangs()) ::pause();
   return library().on_device(device, [&](const View& view, int index) {
     if (utilization == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
     const Busy busy = view.busy(index, view.last_period());
