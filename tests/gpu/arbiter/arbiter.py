@@ -110,9 +110,11 @@ def beside_training(bench):
     full = training["classes"]["training"]["steps_per_s"]
     beside["training_part"] = round(beside["classes"]["training"]["steps_per_s"] / full, 3)
     beside["ok"] = (all(gets(beside, kind) == 1 and wait(beside, kind) < 50 for kind in ORDER)
-                    and gets(beside, "SEMANTIC_REPAIR") == 0 and beside["training_part"] > 0.25)
+                    and gets(beside, "SEMANTIC_REPAIR") < 0.1 and beside["training_part"] > 0.25)
     crowd["training_part"] = round(crowd["classes"]["training"]["steps_per_s"] / full, 3)
-    crowd["ok"] = (wait(crowd, "ASR") <= wait(crowd, "NMT")
+    leases = [crowd["classes"][kind]["acquired"] for kind in ORDER]
+    crowd["ok"] = (leases == sorted(leases, reverse=True)
+                   and wait(crowd, "ASR", "p95") <= wait(crowd, "NMT", "p95") <= wait(crowd, "TTS", "p95")
                    and gets(crowd, "ASR") >= gets(crowd, "NMT") >= gets(crowd, "TTS")
                    and gets(crowd, "SEMANTIC_REPAIR") == 0 and crowd["training_part"] > 0)
     yield from (alone, training, beside, crowd)
