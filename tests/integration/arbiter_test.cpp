@@ -220,7 +220,8 @@ TEST_F(ArbiterBesideLoad, TheGateClosesForTheHolderOfAnOverdueLease) {
   EXPECT_TRUE(eventually([&] { return share_for(service, 200ms) > 50; }, 5s)) << "given back late";
 }
 
-// Of 2 GiB each has 900 MiB, and contexts 600. Without a lease the service would wait for the job's quantum: 10 s.
+// Of 2 GiB each has 900 MiB, and contexts 600. Without a lease the service would wait for the job's
+// quantum: 10 s.
 TEST_F(ArbiterBesideLoad, ALeaseIsGrantedWhenTheHoldersMemoryIsThere) {
   set("NVSHARE_SOFTGPU_MEMORY", "2Gi");
   const Process scheduler = start_scheduler();

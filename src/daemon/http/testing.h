@@ -33,8 +33,8 @@
 
 namespace nvshare::daemon {
 
-// Listens on TCP and on a Unix socket. GET /now is answered at once, POST /echo with the body. /wait
-// waits for answer(), and /stream goes on by send(). Further paths are the test's.
+// Listens on TCP and on a Unix socket. GET /now is answered at once, POST /echo with the body.
+// /wait waits for answer(), and /stream goes on by send(). Further paths are the test's.
 class Served {
  public:
   explicit Served(HttpBounds bounds = {}, HttpServer::Handler further = {})
