@@ -163,14 +163,14 @@ void Residency::dequeue(Client& client) {
 }
 
 // Waiting counts as priority: one step for each `ageing`. So the order of two clients never changes
-// while both wait, and the queue can be kept sorted. A lease counts like the shortest quantum.
+// while both wait, and the queue can be kept sorted.
 std::int64_t Residency::queue_key(const Client& client, Time now) const {
-  Duration head_start = client.share->priority * config_.ageing;
-  if (client.lease == ClientLease::Held) head_start += config_.quantum_min;
+  const Duration head_start = client.share->priority * config_.ageing;
   return (now.time_since_epoch() - head_start).count();
 }
 
-// A client that waits already keeps the better one of its two places.
+// A client that waits already keeps the better one of its two places: before its service had the
+// lease, and with the priority that the lease lends.
 void Residency::lease_changed(Client& client, Time now) {
   unlist(client);
   if (client.queue.joined) {

@@ -371,7 +371,8 @@ void Arbiter::grant(LeaseId lease, Time now, Answers& answers) {
   Record& record = records_.at(lease);
   leave_queue(record);
   record.preparing = record.request.has_memory;
-  activate(record, now, record.until);
+  const bool waits = stricter(record.task_class.busy, record.request.refusal) == Refusal::Wait;
+  activate(record, now, waits ? record.until : now);
   if (record.preparing) {
     answers.push_back({lease, Outcome::Preparing, LeaseReason::None, now - record.asked});
     return;

@@ -46,6 +46,16 @@ TEST_F(PreparingTest, AClassThatDoesNotWaitDoesNotWaitForMemory) {
   EXPECT_EQ(t.answer_to(t.last()), "SKIPPED GPU_MEMORY");
 }
 
+TEST_F(PreparingTest, ARequestThatAsksToBeSkippedDoesNotWaitForMemory) {
+  t.usage(10);
+  LeaseRequest request = t.request("ASR");
+  request.has_memory = true;
+  request.refusal = Refusal::FallbackCpu;
+  EXPECT_EQ(t.ask(request), "PREPARING");
+  t.pass(0ms);
+  EXPECT_EQ(t.answer_to(t.last()), "FALLBACK_CPU GPU_MEMORY");
+}
+
 TEST_F(PreparingTest, AClassThatDoesNotWaitIsLetInWhenItsMemoryIsThere) {
   t.usage(10);
   ask("SEMANTIC_REPAIR");

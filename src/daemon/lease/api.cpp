@@ -135,6 +135,11 @@ const LeaseRecord* LeaseApi::Json::lease(HttpReply& refused) const {
     if (allowed(past->uid)) {
       refused = taken_away("this lease was taken away", past->reason);
     }
+  } else if (const LateHolder* late = api.leases_.find_overdue(words[0])) {
+    refused = http_error(403, "this lease is another user's");
+    if (allowed(late->holder.uid)) {
+      refused = taken_away("this lease was taken away", core::name_of(core::LeaseReason::Overdue));
+    }
   } else {
     refused = http_error(404, "there is no such lease");
   }

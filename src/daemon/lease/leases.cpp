@@ -55,7 +55,7 @@ Result<Leases::Asked> Leases::ask(LeaseAsk ask) {
   const int owner = record.ask.owner;
   if (owner != 0 && !owners_.add(owner)) return Error{fmt::format("process {} is gone", owner)};
   if (owner != 0) {
-    const LeaseHolder holder{{owner, owners_.started(owner)}, record.ask.with_children};
+    const LeaseHolder holder{*owners_.key_of(owner), record.ask.with_children, record.ask.uid};
     record.ask.request.has_memory = programs_.any(holder, record.ask.request.gpu);
   }
   const auto answers = arbiter_.ask(record.ask.request, now_());
@@ -91,12 +91,14 @@ std::optional<core::Answer> Leases::ready_at_once(LeaseId lease) {
   return answer;
 }
 
-void Leases::look_at_preparing() {
-  for (const LeaseId lease : std::vector(preparing_)) (void)ready_at_once(lease);
+bool Leases::look_at_preparing() {
+  bool any = false;
+  for (const LeaseId lease : std::vector(preparing_)) any |= ready_at_once(lease).has_value();
   std::erase_if(preparing_, [&](LeaseId lease) {
     const auto view = arbiter_.lease(lease);
     return !view || !view->preparing;
   });
+  return any;
 }
 
 void Leases::add(LeaseRecord record) {
@@ -127,6 +129,7 @@ void Leases::spread(const core::Answers& answers) {
     }
     // Its holder has asked again.
     if (answer.outcome == core::Outcome::Acquired) forgive(record);
+    if (answer.reason == core::LeaseReason::GpuMemory) call_for_a_while(record);
     on_event_(record, event_of(answer));
     if (answer.outcome == core::Outcome::Revoked) {
       if (answer.reason == core::LeaseReason::Overdue) note_overdue(record);
@@ -175,9 +178,11 @@ std::vector<KeptLease> Leases::kept(const UuidOf& uuid) const {
     const LeaseRecord* record = find(view.lease);
     if (record == nullptr || view.preparing) continue;
     const int owner = record->ask.owner;
+    const auto key = owners_.key_of(owner);
+    if (owner != 0 && !key) continue;  // it has just ended
     all.push_back({record->name, view.task_class, uuid(view.gpu), record->ask.uid, owner,
-                   owner == 0 ? 0 : owners_.started(owner), record->ask.with_children,
-                   record->ask.trace, record->ask.request.hold_max, view.acquired, view.until});
+                   key ? key->started : 0, record->ask.with_children, record->ask.trace,
+                   record->ask.request.hold_max, view.acquired, view.until});
   }
   return all;
 }
@@ -209,22 +214,48 @@ Result<void> Leases::restore(const KeptLease& kept, GpuId gpu) {
 
 // --- leases that were held for too long -------------------------------------------------------
 
-void Leases::note_overdue(const LeaseRecord& record) {
+// One for each process and GPU, and so many of a user: nobody fills the list of all.
+void Leases::add_late(std::vector<LateHolder>& to, const LeaseRecord& record, Time until) {
   const auto holder = holder_of(record.id);
-  if (!holder || overdue_.size() >= kMostPast) return;
-  overdue_.push_back({record.name, *holder, record.ask.request.gpu});
+  if (!holder) return;
+  const GpuId gpu = record.ask.request.gpu;
+  const auto is_same = [&](const LateHolder& one) {
+    return one.holder.process == holder->process && one.gpu == gpu;
+  };
+  const auto is_users = [&](const LateHolder& one) { return one.holder.uid == holder->uid; };
+  std::erase_if(to, is_same);
+  if (std::ranges::count_if(to, is_users) >= kMostLate)
+    to.erase(std::ranges::find_if(to, is_users));
+  to.push_back({record.name, *holder, gpu, until});
+}
+
+void Leases::note_overdue(const LeaseRecord& record) {
+  add_late(overdue_, record, Time::max());
+}
+
+// A request that did not wait finds its memory there when it comes again.
+void Leases::call_for_a_while(const LeaseRecord& record) {
+  add_late(called_, record, now_() + kCalledFor);
 }
 
 void Leases::forgive(const LeaseRecord& record) {
+  if (overdue_.empty() && called_.empty()) return;
   const auto holder = holder_of(record.id);
-  if (!holder || overdue_.empty()) return;
-  std::erase_if(overdue_, [&](const OverdueLease& one) {
+  if (!holder) return;
+  const auto is_its = [&](const LateHolder& one) {
     return one.holder.process == holder->process && one.gpu == record.ask.request.gpu;
-  });
+  };
+  std::erase_if(overdue_, is_its);
+  std::erase_if(called_, is_its);
+}
+
+const LateHolder* Leases::find_overdue(const std::string& name) const {
+  const auto at = std::ranges::find(overdue_, name, &LateHolder::name);
+  return at == overdue_.end() ? nullptr : &*at;
 }
 
 void Leases::give_back_late(const std::string& name) {
-  const auto known = [&](const OverdueLease& one) { return one.name == name; };
+  const auto known = [&](const LateHolder& one) { return one.name == name; };
   if (std::erase_if(overdue_, known) == 0) return;
   ++changes_;
   on_change_();
@@ -232,14 +263,23 @@ void Leases::give_back_late(const std::string& name) {
 
 void Leases::look() {
   owners_.look();
-  std::erase_if(overdue_,
-                [&](const OverdueLease& one) { return !owners_.lives(one.holder.process); });
+  const auto is_over = [&](const LateHolder& one) {
+    return one.until <= now_() || !owners_.lives(one.holder.process);
+  };
+  if (std::erase_if(overdue_, is_over) + std::erase_if(called_, is_over) == 0) return;
+  ++changes_;
+  on_change_();
 }
 
 void Leases::owner_ended(int pid) {
   std::vector<LeaseId> theirs;
   const auto [from, to] = by_owner_.equal_range(pid);
   for (auto at = from; at != to; ++at) theirs.push_back(at->second);
+  // Those that wait first: a lease that ends would be granted to one of them.
+  std::ranges::partition(theirs, [&](LeaseId lease) {
+    const auto view = arbiter_.lease(lease);
+    return view && !view->active;
+  });
   for (const LeaseId lease : theirs) {
     const LeaseRecord* record = find(lease);
     if (record == nullptr) continue;
@@ -273,8 +313,9 @@ void Leases::keep_past(const LeaseRecord& record, std::string_view reason) {
 std::optional<LeaseHolder> Leases::holder_of(LeaseId lease) const {
   const LeaseRecord* record = find(lease);
   if (record == nullptr || record->ask.owner == 0) return std::nullopt;
-  const int owner = record->ask.owner;
-  return LeaseHolder{{owner, owners_.started(owner)}, record->ask.with_children};
+  const auto owner = owners_.key_of(record->ask.owner);
+  if (!owner) return std::nullopt;
+  return LeaseHolder{*owner, record->ask.with_children, record->ask.uid};
 }
 
 const LeaseRecord* Leases::find(LeaseId lease) const {
@@ -296,8 +337,9 @@ const PastLease* Leases::find_past(const std::string& name) const {
 
 void Leases::end_of_turn() {
   const auto due = arbiter_.next_wakeup();
+  // Memory may have come in the turn in which a wait for it ends.
+  if (!preparing_.empty()) (void)look_at_preparing();
   if (due && *due <= now_()) spread(arbiter_.tick(now_()));
-  if (!preparing_.empty()) look_at_preparing();
 }
 
 }  // namespace nvshare::daemon

@@ -41,14 +41,16 @@ struct LeaseRecord {
 struct LeaseHolder {
   ProcessKey process;
   bool with_children = false;  // processes below it hold the lease, too
+  // Whose programs can be meant: those of root's leases are anybody's.
+  std::optional<std::uint32_t> uid{};
 };
 
-// A lease that was held for too long. Its holder stays off the GPU while others hold leases there
-// or wait for one.
-struct OverdueLease {
-  std::string name;
+// A holder after the end of its lease or request.
+struct LateHolder {
+  std::string name;  // of the lease
   LeaseHolder holder;
   GpuId gpu;
+  Time until{};
 };
 
 // A lease that was taken away: its holder is told so when it asks.
@@ -120,7 +122,16 @@ class Leases {
     std::function<bool(const LeaseHolder&, GpuId)> ready;
   };
   void use_programs(Programs programs) { programs_ = std::move(programs); }
-  const std::vector<OverdueLease>& overdue() const { return overdue_; }
+  // Holders of leases that were held for too long. They stay off the GPU while others hold leases
+  // there or wait for one.
+  const std::vector<LateHolder>& overdue() const { return overdue_; }
+  const LateHolder* find_overdue(const std::string& name) const;
+  // Holders whose request was refused because their memory was away. It comes in for a while.
+  const std::vector<LateHolder>& called() const { return called_; }
+  static constexpr Duration kCalledFor = 10s;
+  static constexpr std::ptrdiff_t kMostLate = 64;  // of one user
+  // True: something was answered.
+  bool look_at_preparing();
   // Its holder knows that this lease is over, and gives it back late.
   void give_back_late(const std::string& name);
   // A lease or request is owned by a process.
@@ -147,7 +158,8 @@ class Leases {
   void add(LeaseRecord record);
   void spread(const core::Answers& answers);
   std::optional<core::Answer> ready_at_once(LeaseId lease);
-  void look_at_preparing();
+  void add_late(std::vector<LateHolder>& to, const LeaseRecord& record, Time until);
+  void call_for_a_while(const LeaseRecord& record);
   void note_overdue(const LeaseRecord& record);
   void forgive(const LeaseRecord& record);
   void end(LeaseId lease, std::string_view reason);
@@ -167,7 +179,8 @@ class Leases {
   std::unordered_map<std::string, LeaseId> by_name_;
   std::multimap<int, LeaseId> by_owner_;
   std::deque<PastLease> past_;
-  std::vector<OverdueLease> overdue_;
+  std::vector<LateHolder> overdue_;
+  std::vector<LateHolder> called_;
   std::vector<LeaseId> preparing_;
   Programs programs_{[](const auto&, GpuId) { return false; },
                      [](const auto&, GpuId) { return true; }};

@@ -181,5 +181,31 @@ TEST(OwnerWatch, TellsOfTheEndAtOnce) {
   EXPECT_FALSE(watch.add(child)) << "it is gone";
 }
 
+// Of five requests of a process four get leases. It ends, and the fifth is not granted on the way.
+TEST(Leases, AnOwnerThatEndsTakesItsWaitingRequestsAlong) {
+  LeaseWorld w;
+  for (int i = 0; i < 4; ++i) w.lease("ASR");
+  EXPECT_EQ(w.ask("ASR").status, 0);
+  w.picture.process(kOwner, 1, "/", Picture::kStarted + 1);  // another process has its number
+  w.leases.look();
+  EXPECT_TRUE(w.leases.empty());
+  EXPECT_EQ(w.replies.size(), 1u) << "the one that waited is told";
+}
+
+// Another user's leases do not make room for themselves in what is known of this one's.
+TEST(Leases, ALateLeaseIsKnownHoweverManyOthersHaveEnded) {
+  LeaseWorld w;
+  const std::string late = w.lease("ASR", R"(,"holdMaxMs":1)");
+  w.pass(1ms);
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  for (std::size_t i = 0; i < Leases::kMostPast; ++i) {
+    w.lease("ASR", R"(,"holdMaxMs":1)");
+    w.pass(1ms);
+  }
+  w.peer = HttpPeer{kOwner, 1000};
+  EXPECT_EQ(w.call("DELETE", "/v1/leases/" + late).status, 410);
+  EXPECT_EQ(w.leases.overdue().size(), 1u) << "the other one's";
+}
+
 }  // namespace
 }  // namespace nvshare::daemon

@@ -30,53 +30,34 @@ bool Lender::look_above() {
   return true;
 }
 
+const TenantRecord& Lender::top_of(TenantId tenant) const {
+  const TenantRecord* top = nullptr;
+  for_each_level(broker_.tenants(), tenant, [&](const TenantRecord& level) { top = &level; });
+  return *top;
+}
+
 // Users do not go before one another, as long as nobody has allowed it: with a lease a tenant goes
 // no higher than the tenant at the top may go by itself, and 0. Root's own tenants may.
 int Lender::most_lent(TenantId tenant) const {
   if (is_private_) return core::kHighestPriority;
-  const TenantRecord* top = nullptr;
-  for_each_level(broker_.tenants(), tenant, [&](const TenantRecord& level) { top = &level; });
-  const bool root = top->is.kind == TenantKind::User && top->is.uid == 0;
-  return root ? core::kHighestPriority : std::max(0, top->limits.priority);
+  const TenantRecord& top = top_of(tenant);
+  const bool root = top.is.kind == TenantKind::User && top.is.uid == 0;
+  return root ? core::kHighestPriority : std::max(0, top.limits.priority);
 }
 
-std::map<Lender::Place, int> Lender::wanted(const Leases& leases) const {
-  using Holder = std::pair<ProcessKey, GpuId>;
-  std::map<Holder, int> owners;   // what is lent to the process itself
-  std::map<Holder, int> parents;  // and to those below it
-  const auto raise = [](std::map<Holder, int>& to, const Holder& holder, int priority) {
-    const auto [at, is_new] = to.try_emplace(holder, priority);
-    if (!is_new) at->second = std::max(at->second, priority);
-  };
-  for (const core::LeaseView& lease : leases.arbiter().active()) {
-    const auto holder = leases.holder_of(lease.lease);
-    if (!holder) continue;
-    const int priority = core::tenant_priority(lease.priority);
-    raise(owners, {holder->process, lease.gpu}, priority);
-    if (holder->with_children) raise(parents, {holder->process, lease.gpu}, priority);
-  }
-  std::map<Place, int> wanted;
-  if (owners.empty()) return wanted;
-  for (const auto& [id, client] : broker_.clients()) {
-    const auto keys = above_.find(id);
-    if (keys == above_.end()) continue;
-    for (const ProcessKey& key : keys->second) {
-      const auto& from = key.pid == client.pid ? owners : parents;
-      const auto holder = from.find({key, client.gpu});
-      if (holder == from.end()) continue;
-      const int priority = std::min(holder->second, most_lent(client.tenant));
-      const auto [at, is_new] = wanted.try_emplace({client.tenant, client.gpu}, priority);
-      if (!is_new) at->second = std::max(at->second, priority);
-    }
-  }
-  return wanted;
-}
-
+// A user's shell may have started another user's program. A container's programs run as other
+// numbers of its user.
 bool Lender::is_of(const ClientRecord& client, const LeaseHolder& holder) const {
   const auto keys = above_.find(client.id);
-  return keys != above_.end() && std::ranges::any_of(keys->second, [&](const ProcessKey& key) {
-           return key == holder.process && (holder.with_children || key.pid == client.pid);
-         });
+  if (keys == above_.end()) return false;
+  const bool below = std::ranges::any_of(keys->second, [&](const ProcessKey& key) {
+    return key == holder.process && (holder.with_children || key.pid == client.pid);
+  });
+  if (!below) return false;
+  const std::uint32_t uid = holder.uid.value_or(0);
+  if (is_private_ || uid == 0 || client.uid == uid) return true;
+  const TenantName& top = top_of(client.tenant).is;
+  return top.kind == TenantKind::User && top.uid == uid;
 }
 
 bool Lender::any_program(const LeaseHolder& holder, GpuId gpu) {
@@ -86,11 +67,25 @@ bool Lender::any_program(const LeaseHolder& holder, GpuId gpu) {
   });
 }
 
-bool Lender::memory_is_there(const LeaseHolder& holder, GpuId gpu) {
-  return look_above() && std::ranges::all_of(broker_.clients(), [&](const auto& one) {
-           const ClientRecord& client = one.second;
-           return client.gpu != gpu || !is_of(client, holder) || is_complete(client.id);
-         });
+bool Lender::memory_is_there(const LeaseHolder& holder, GpuId gpu, Time now) {
+  if (!look_above()) return false;
+  Bytes sum{};
+  bool all = true;
+  for (const auto& [id, client] : broker_.clients()) {
+    if (client.gpu != gpu || !is_of(client, holder)) continue;
+    sum += client.memory.counted();
+    all &= is_complete(id) || is_in_vain(id, now);
+  }
+  // Programs that do not fit together take turns, with a lease as without one.
+  return all || sum > broker_.core().safe_limit(gpu).value_or(Bytes{});
+}
+
+// The client's memory will not come in, however long a request waits.
+bool Lender::is_in_vain(ClientId client, Time now) const {
+  const auto reason = broker_.core().reason(client, now);
+  return reason &&
+         (reason->why == core::Why::Paused || reason->why == core::Why::HeldAsleep ||
+          reason->why == core::Why::MemoryCannotFit || reason->why == core::Why::OthersCannotLeave);
 }
 
 bool Lender::is_complete(ClientId client) const {
@@ -99,21 +94,33 @@ bool Lender::is_complete(ClientId client) const {
 }
 
 // Where a program is of several holders, a lease that is held counts.
-std::map<ClientId, core::ClientLease> Lender::leased(const Leases& leases) const {
-  std::map<ClientId, core::ClientLease> all;
-  const auto mark = [&](const LeaseHolder& holder, GpuId gpu, core::ClientLease as) {
+Lender::Wanted Lender::wanted(const Leases& leases, Time now) const {
+  Wanted all;
+  const auto each_of = [&](const LeaseHolder& holder, GpuId gpu, auto&& call) {
     for (const auto& [id, client] : broker_.clients()) {
-      if (client.gpu == gpu && is_of(client, holder)) all.insert_or_assign(id, as);
+      if (client.gpu == gpu && is_of(client, holder)) call(client);
     }
   };
-  for (const OverdueLease& one : leases.overdue()) {
-    const auto gpu = leases.arbiter().gpu(one.gpu, Time{});
+  const auto mark = [&](const LateHolder& late, core::ClientLease as) {
+    each_of(late.holder, late.gpu, [&](const auto& client) { all.leased[client.id] = as; });
+  };
+  for (const LateHolder& one : leases.overdue()) {
+    const auto gpu = leases.arbiter().gpu(one.gpu, now);
     const bool others = gpu && gpu->active + gpu->waiting > 0;
-    if (others) mark(one.holder, one.gpu, core::ClientLease::Over);
+    // Without scheduling everybody runs.
+    if (others && broker_.scheduling()) mark(one, core::ClientLease::Over);
   }
+  for (const LateHolder& one : leases.called()) mark(one, core::ClientLease::Held);
   for (const core::LeaseView& lease : leases.arbiter().active()) {
     const auto holder = leases.holder_of(lease.lease);
-    if (holder) mark(*holder, lease.gpu, core::ClientLease::Held);
+    if (!holder) continue;
+    each_of(*holder, lease.gpu, [&](const ClientRecord& client) {
+      all.leased[client.id] = core::ClientLease::Held;
+      const int priority =
+          std::min(core::tenant_priority(lease.priority), most_lent(client.tenant));
+      const auto [at, is_new] = all.lent.try_emplace({client.tenant, client.gpu}, priority);
+      if (!is_new) at->second = std::max(at->second, priority);
+    });
   }
   return all;
 }
@@ -152,16 +159,20 @@ void Lender::tell(const std::map<ClientId, core::ClientLease>& next, Time now) {
 
 std::optional<Time> Lender::end_of_turn(const Leases& leases, Time now) {
   // Others' requests decide how long the holder of an overdue lease stays off the GPU.
-  const bool others = !leases.overdue().empty() && changes_seen_ != leases.changes();
+  const bool late = !leases.overdue().empty();
+  const bool others = late && changes_seen_ != leases.changes();
+  const bool on = broker_.scheduling();
+  const bool switched = std::exchange(scheduling_seen_, on) != on;
   changes_seen_ = leases.changes();
-  if (!clients_changed() && !due_ && !others) return std::nullopt;
+  if (!clients_changed() && !due_ && !others && !switched) return std::nullopt;
   due_ = false;
   const bool used =
-      !lent_.empty() || !leased_.empty() || leases.any_owned() || !leases.overdue().empty();
+      !lent_.empty() || !leased_.empty() || leases.any_owned() || late || !leases.called().empty();
   if (!used) return std::nullopt;
   const bool all = look_above();
-  lend(wanted(leases), now);  // first: memory comes in by priority
-  tell(leased(leases), now);
+  const Wanted next = wanted(leases, now);
+  lend(next.lent, now);  // first: memory comes in by priority
+  tell(next.leased, now);
   due_ = !all;
   return all ? std::nullopt : std::optional(now + 1ms);
 }

@@ -29,25 +29,30 @@ class Lender {
   std::optional<Time> end_of_turn(const Leases& leases, Time now);
 
   // Whether the holder has a program on the GPU, as far as that is known; and whether all memory of
-  // its programs there is on the GPU.
+  // its programs there is on the GPU, or is not worth waiting for.
   bool any_program(const LeaseHolder& holder, GpuId gpu);
-  bool memory_is_there(const LeaseHolder& holder, GpuId gpu);
+  bool memory_is_there(const LeaseHolder& holder, GpuId gpu, Time now);
 
   // Programs of which the processes above are looked up in one turn: each takes some reads.
   static constexpr int kLooksPerTurn = 16;
 
  private:
   using Place = std::pair<TenantId, GpuId>;
+  struct Wanted {
+    std::map<Place, int> lent;
+    std::map<ClientId, core::ClientLease> leased;
+  };
 
   bool clients_changed();
   // False: some programs have not been looked at yet.
   bool look_above();
   bool is_complete(ClientId client) const;
   bool is_of(const ClientRecord& client, const LeaseHolder& holder) const;
-  std::map<Place, int> wanted(const Leases& leases) const;
-  std::map<ClientId, core::ClientLease> leased(const Leases& leases) const;
+  bool is_in_vain(ClientId client, Time now) const;
+  Wanted wanted(const Leases& leases, Time now) const;
   void lend(const std::map<Place, int>& next, Time now);
   void tell(const std::map<ClientId, core::ClientLease>& next, Time now);
+  const TenantRecord& top_of(TenantId tenant) const;
   int most_lent(TenantId tenant) const;
 
   Broker& broker_;
@@ -59,6 +64,7 @@ class Lender {
   std::map<Place, int> lent_;
   std::map<ClientId, core::ClientLease> leased_;  // as the core was told
   std::uint64_t changes_seen_ = 0;
+  bool scheduling_seen_ = true;
 };
 
 }  // namespace nvshare::daemon

@@ -162,7 +162,7 @@ struct AwayWorld : LentWorld {
     leases.use_programs(
         {[this](const LeaseHolder& holder, GpuId gpu) { return lender.any_program(holder, gpu); },
          [this](const LeaseHolder& holder, GpuId gpu) {
-           return lender.memory_is_there(holder, gpu);
+           return lender.memory_is_there(holder, gpu, broker.now);
          }});
     here = client(broker.tenant("here"), kOtherOwner);
     away = client(broker.tenant("away"), kOwner);
@@ -208,13 +208,36 @@ TEST(Lender, AWaitForMemoryEndsInTime) {
   ASSERT_TRUE(w.replies.contains(call));
   EXPECT_EQ(LeaseWorld::of(w.replies[call])["result"], "TIMEOUT");
   EXPECT_EQ(LeaseWorld::of(w.replies[call])["reason"], "GPU_MEMORY");
-  EXPECT_EQ(w.view(w.away).state, core::ClientState::Idle) << "its memory is not called any more";
 }
 
 TEST(Lender, AHolderWhoseMemoryIsThereDoesNotWait) {
   AwayWorld w;
-  w.peer = HttpPeer{kOtherOwner, 1001};
+  w.peer = HttpPeer{kOtherOwner, 1000};
   EXPECT_EQ(w.ask("ASR").status, 201);
+}
+
+// A class that does not wait: its memory comes although it was refused.
+TEST(Lender, MemoryOfARefusedRequestComesForAWhile) {
+  AwayWorld w;
+  w.usage(10);
+  EXPECT_EQ(w.ask("SEMANTIC_REPAIR").status, 0);
+  const HttpCall call = w.last;
+  w.pass(0ms);
+  w.turn();
+  ASSERT_TRUE(w.replies.contains(call));
+  EXPECT_EQ(LeaseWorld::of(w.replies[call])["reason"], "GPU_MEMORY");
+  EXPECT_EQ(w.view(w.away).state, core::ClientState::Waiting);
+  w.broker.now += Leases::kCalledFor;
+  w.leases.look();
+  w.turn();
+  EXPECT_EQ(w.view(w.away).state, core::ClientState::Idle);
+}
+
+TEST(Lender, APausedHolderKeepsNoSlotWhileItsMemoryIsAway) {
+  AwayWorld w;
+  const TenantId paused = w.broker.broker.clients().at(w.away).tenant;
+  ASSERT_TRUE(w.broker.broker.set_paused(paused, true, w.broker.now));
+  EXPECT_EQ(w.ask("ASR").status, 201) << "no wait would bring its memory";
 }
 
 // --- leases that were held for too long -------------------------------------------------------
@@ -283,6 +306,21 @@ TEST(Lender, ALeaseThatIsGivenBackLateOpensTheGate) {
   EXPECT_EQ(w.broker.outbox.take<wire::Grant>(w.program).size(), 1u);
 }
 
+// A user's shell starts another user's program: the user cannot stop it by a lease.
+TEST(Lender, AnOverdueLeaseStopsNoProgramOfAnotherUser) {
+  LentWorld w(false);
+  const ClientId other = w.broker.join(w.broker.tenant("other"), TestBroker::hello(), {kChild, 0});
+  w.lease("ASR", R"(,"holdMaxMs":100,"withChildren":true)");
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  w.lease("NMT");
+  w.broker.want(other);
+  w.pass(100ms);
+  while (w.lender.end_of_turn(w.leases, w.broker.now)) {
+  }
+  EXPECT_EQ(w.leases.overdue().size(), 1u);
+  EXPECT_TRUE(w.broker.outbox.take<wire::Drop>(other).empty());
+}
+
 TEST(Lender, ANewLeaseOpensTheGate) {
   OverdueWorld w;
   w.lease_of_another();
@@ -305,6 +343,34 @@ TEST(Lender, AnOverdueHolderThatEndsIsForgotten) {
   w.picture.process(kOwner, 1, "/", Picture::kStarted + 1);  // another process has its number
   w.leases.look();
   EXPECT_TRUE(w.leases.overdue().empty());
+}
+
+TEST(Lender, AChildOfAnOverdueHolderThatEndsRunsOn) {
+  LentWorld w;
+  const ClientId child = w.client(w.broker.tenant("service"), kChild);
+  w.lease("ASR", R"(,"holdMaxMs":100,"withChildren":true)");
+  w.peer = HttpPeer{kOtherOwner, 1001};
+  w.lease("NMT");
+  w.pass(100ms);
+  w.priority({});
+  w.broker.want(child);
+  EXPECT_TRUE(w.broker.outbox.take<wire::Grant>(child).empty());
+  w.picture.process(kOwner, 1, "/", Picture::kStarted + 1);
+  w.leases.look();
+  w.priority({});
+  EXPECT_EQ(w.broker.outbox.take<wire::Grant>(child).size(), 1u);
+}
+
+TEST(Lender, WithoutSchedulingNoGateIsClosed) {
+  OverdueWorld w;
+  w.lease_of_another();
+  w.pass(100ms);
+  w.turn();
+  EXPECT_TRUE(w.stopped());
+  w.broker.release(w.program, 1, 1ms, true);
+  ASSERT_TRUE(w.broker.broker.set_scheduling(false, w.broker.now));
+  w.turn();
+  EXPECT_EQ(w.broker.outbox.take<wire::Grant>(w.program).size(), 1u);
 }
 
 }  // namespace

@@ -24,8 +24,11 @@ class OwnerWatch {
 
   // False: there is no such process; or it is not the one that started then.
   bool add(int pid, std::optional<std::uint64_t> started = std::nullopt);
-  // When the watched process has started.
-  std::uint64_t started(int pid) const { return watched_.at(pid).key.started; }
+  // Nothing for a process that is not watched: it has ended, or owns no lease.
+  std::optional<ProcessKey> key_of(int pid) const {
+    const auto at = watched_.find(pid);
+    return at == watched_.end() ? std::nullopt : std::optional(at->second.key);
+  }
   void remove(int pid);
   bool lives(const ProcessKey& process) const { return processes_.key_of(process.pid) == process; }
   // About once a second: for kernels that do not tell by themselves.

@@ -53,7 +53,7 @@ LeaseService::LeaseService(Reactor& reactor, Broker& broker, const Settings& set
   leases_.use_programs(
       {[this](const LeaseHolder& holder, GpuId gpu) { return lender_.any_program(holder, gpu); },
        [this](const LeaseHolder& holder, GpuId gpu) {
-         return lender_.memory_is_there(holder, gpu);
+         return lender_.memory_is_there(holder, gpu, reactor_.now());
        }});
   follow_settings();
 }
@@ -144,7 +144,9 @@ std::optional<Time> LeaseService::end_of_turn() {
   leases_.end_of_turn();
   // After the leases, because their answers go out in this turn. It may take requests, too.
   const auto due = http_ ? http_->end_of_turn() : std::nullopt;
-  const auto more = lender_.end_of_turn(leases_, reactor_.now());
+  auto more = lender_.end_of_turn(leases_, reactor_.now());
+  // A lease that began to prepare in this turn may be ready; its answer goes out in the next one.
+  if (leases_.look_at_preparing()) more = reactor_.now();
   const auto told = api_.feed().end_of_turn(reactor_.now());
   const auto push = push_.end_of_turn();
   std::optional<Time> next = leases_.next_wakeup();
