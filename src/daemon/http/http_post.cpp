@@ -19,6 +19,7 @@ constexpr std::string_view kVersion = "HTTP/1.";
 constexpr std::size_t kStatusAt = 9;
 constexpr std::size_t kStatusEnds = kStatusAt + 3;
 constexpr std::size_t kReadAtOnce = 16 * 1024;  // the rest waits for the next turn
+constexpr std::size_t kSendAtOnce = 256 << 10;  // the loop has others to serve
 
 bool would_block() {
   return errno == EAGAIN || errno == EINTR;
@@ -72,7 +73,8 @@ void HttpPost::look() {
 
 // A connection that was refused is told by the first send, too.
 bool HttpPost::sent_whole() {
-  const auto some = ::send(socket_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+  const std::size_t bytes = std::min(out_.size() - sent_, kSendAtOnce);
+  const auto some = ::send(socket_.get(), out_.data() + sent_, bytes, MSG_NOSIGNAL);
   if (some < 0 && !would_block()) {
     finish(failed(errno));
     return false;
