@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -109,7 +110,7 @@ class Receiver {
     const std::size_t end = in.find("\r\n\r\n");
     const std::size_t length = in.find(kLength);
     return end != in.npos && length != in.npos &&
-           in.size() >= end + 4 + std::stoul(in.substr(length + kLength.size()));
+           in.size() >= end + 4 + std::strtoul(in.c_str() + length + kLength.size(), nullptr, 10);
   }
 
   mutable std::mutex mutex_;
