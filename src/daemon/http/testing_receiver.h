@@ -86,6 +86,7 @@ class Receiver {
       in.append(buffer, static_cast<std::size_t>(some));
       if (is_whole(in)) break;
     }
+    if (!is_whole(in)) return;  // the test is over
     std::string answer;
     {
       const std::lock_guard lock(mutex_);
