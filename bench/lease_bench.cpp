@@ -32,7 +32,7 @@
 // a Unix socket and TCP. With --check the 99th percentile beside 1,000 must be at most three times
 // the one beside 1. Rounds alternate: what else the machine does meets all sizes alike.
 //
-// A second scheduler beside the first one has a GPU whose samples never come: NVML does not return.
+// The second scheduler's NVML hangs. So its GPU has no samples.
 // Its 99th percentile must be at most 1.5 times the other one's, as the median of pairs of rounds.
 namespace nvshare::bench {
 namespace {

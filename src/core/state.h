@@ -54,7 +54,7 @@ struct Tenant {
   bool idle = false;       // has clients, and none of them may run and has work
   int clients = 0;
   int wanting = 0;  // clients that have work, on all GPUs
-  int leased = 0;   // clients whose service holds a lease
+  int leased = 0;   // clients with ClientLease::Held
   std::optional<SleepView> sleep{};
   Time idle_since{};
   int parts = 0;

@@ -22,9 +22,9 @@ struct LeasedEnd {
   bool taken_away = false;  // the lease, while it ran
 };
 
-// Runs the program, renews the lease meanwhile, and gives it back at the end. Passes signals on. A
-// program whose lease is taken away gets SIGTERM. The call returns after the program's end. Signals
-// stay blocked, because the caller is about to end.
+// Runs the program, renews the lease meanwhile, and gives it back at the end. Passes signals on.
+// When the lease is taken away, the program gets SIGTERM. The call returns after the program's end.
+// Signals stay blocked, because the caller is about to end.
 LeasedEnd run_leased(const LeasedProgram& program, HeldLease& lease);
 
 }  // namespace nvshare::cli

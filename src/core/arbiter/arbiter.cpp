@@ -222,7 +222,9 @@ Result<void> Arbiter::restore(const LeaseRequest& request, Time acquired, Time e
   if (auto wrong = check(request)) return *wrong;
   Record record{request, *find_class(request.task_class)};
   record.asked = acquired;
-  activate(records_.emplace(request.lease, std::move(record)).first->second, acquired, expires);
+  Record& held = records_.emplace(request.lease, std::move(record)).first->second;
+  take_slot(held);
+  lasts(held, acquired, expires);
   return {};
 }
 
@@ -338,15 +340,14 @@ void Arbiter::shed(Gpu& gpu, Time now, Answers& answers) {
   }
 }
 
-// The lease takes its slot. It is held, or its holder's memory is to come in, until then.
-void Arbiter::activate(Record& record, Time acquired, Time until) {
+void Arbiter::take_slot(Record& record) {
   Gpu& gpu = gpu_of(record);
   record.active = true;
   gpu.active.insert(record.request.lease);
   ++gpu.active_of[record.task_class.name];
-  lasts(record, acquired, until);
 }
 
+// The lease is held until then, or its holder's memory must have come in.
 void Arbiter::lasts(Record& record, Time acquired, Time until) {
   const Duration expected = record.request.gpu_hold.value_or(usual_hold(record.task_class));
   record.acquired = acquired;
@@ -370,15 +371,12 @@ Answer Arbiter::not_ready(const Record& record, Time now) const {
 void Arbiter::grant(LeaseId lease, Time now, Answers& answers) {
   Record& record = records_.at(lease);
   leave_queue(record);
-  record.preparing = record.request.has_memory;
+  take_slot(record);
+  if (!record.request.has_memory) return hold(record, now, answers);
   const bool waits = stricter(record.task_class.busy, record.request.refusal) == Refusal::Wait;
-  activate(record, now, waits ? record.until : now);
-  if (record.preparing) {
-    answers.push_back({lease, Outcome::Preparing, LeaseReason::None, now - record.asked});
-    return;
-  }
-  timers_.erase(timer_of(record));
-  hold(record, now, answers);
+  record.preparing = true;
+  lasts(record, now, waits ? record.until : now);
+  answers.push_back({lease, Outcome::Preparing, LeaseReason::None, now - record.asked});
 }
 
 void Arbiter::hold(Record& record, Time now, Answers& answers) {

@@ -209,7 +209,7 @@ class Arbiter {
   void advance(Time now, Answers& answers);
   void serve(Gpu& gpu, Time now, Answers& answers);
   void shed(Gpu& gpu, Time now, Answers& answers);
-  void activate(Record& record, Time acquired, Time until);
+  void take_slot(Record& record);
   void lasts(Record& record, Time acquired, Time until);
   void hold(Record& record, Time now, Answers& answers);
   Answer not_ready(const Record& record, Time now) const;

@@ -14,6 +14,12 @@ struct LentWorld : LeaseWorld {
     leases.on_change([this] { lender.leases_changed(); });
     picture.process(kChild, kOwner, "/");
   }
+  std::string lease_of_another() {
+    peer = HttpPeer{kOtherOwner, 1001};
+    const std::string name = lease("ASR", R"(,"holdMaxMs":20000)");
+    peer = HttpPeer{kOwner, 1000};
+    return name;
+  }
   ClientId client(TenantId tenant, int pid) {
     return broker.join(tenant, TestBroker::hello(), {pid, 1000});
   }
@@ -254,12 +260,6 @@ struct OverdueWorld : LentWorld {
     while (lender.end_of_turn(leases, broker.now)) {
     }
   }
-  std::string lease_of_another() {
-    peer = HttpPeer{kOtherOwner, 1001};
-    const std::string name = lease("ASR", R"(,"holdMaxMs":20000)");
-    peer = HttpPeer{kOwner, 1000};
-    return name;
-  }
   bool stopped() { return !broker.outbox.take<wire::Drop>(program).empty(); }
   std::string why() { return *broker.broker.core().explain(program, broker.now); }
   ClientId program;
@@ -311,8 +311,7 @@ TEST(Lender, AnOverdueLeaseStopsNoProgramOfAnotherUser) {
   LentWorld w(false);
   const ClientId other = w.broker.join(w.broker.tenant("other"), TestBroker::hello(), {kChild, 0});
   w.lease("ASR", R"(,"holdMaxMs":100,"withChildren":true)");
-  w.peer = HttpPeer{kOtherOwner, 1001};
-  w.lease("NMT");
+  w.lease_of_another();
   w.broker.want(other);
   w.pass(100ms);
   while (w.lender.end_of_turn(w.leases, w.broker.now)) {
@@ -349,8 +348,7 @@ TEST(Lender, AChildOfAnOverdueHolderThatEndsRunsOn) {
   LentWorld w;
   const ClientId child = w.client(w.broker.tenant("service"), kChild);
   w.lease("ASR", R"(,"holdMaxMs":100,"withChildren":true)");
-  w.peer = HttpPeer{kOtherOwner, 1001};
-  w.lease("NMT");
+  w.lease_of_another();
   w.pass(100ms);
   w.priority({});
   w.broker.want(child);
